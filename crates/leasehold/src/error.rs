@@ -284,11 +284,10 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Contended | ErrorKind::Unavailable)
     }
 
-    /// The same failure seen by somebody whose own request was never sent.
-    pub(crate) fn as_unavailable(&self) -> Self {
-        let mut error = self.clone();
-        error.inner().kind = ErrorKind::Unavailable;
-        error
+    /// The same failure, told as another kind.
+    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+        self.inner().kind = kind;
+        self
     }
 
     fn inner(&mut self) -> &mut Inner {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::error::{Error, LostReason, Result};
+use crate::error::{LostReason, Result};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 mod capabilities;
@@ -353,9 +353,4 @@ impl From<Arc<dyn Store>> for SharedStore {
     fn from(store: Arc<dyn Store>) -> Self {
         Self::from_arc(store)
     }
-}
-
-/// The answer of a store, or of an operation on one, that it cannot give.
-pub(crate) fn unsupported(what: &str) -> Error {
-    Error::new(crate::error::ErrorKind::Unsupported, what)
 }
