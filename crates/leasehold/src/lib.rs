@@ -5,6 +5,8 @@ mod error;
 pub mod observe;
 mod options;
 pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod types;
 
 pub use crate::clock::Clock;
