@@ -16,6 +16,8 @@ mod options;
 mod renew;
 mod scoped;
 pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod types;
 mod undo;
 mod wait;
