@@ -43,6 +43,11 @@ impl Background {
         Ticket(self.running.clone())
     }
 
+    #[cfg(feature = "testkit")]
+    pub(crate) fn running(&self) -> usize {
+        *self.running.borrow()
+    }
+
     /// Resolves when no ticket is out.
     pub(crate) async fn idle(&self) {
         // The sender lives as long as `self`.

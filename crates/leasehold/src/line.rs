@@ -78,7 +78,7 @@ impl Lines {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testkit"))]
     pub(crate) fn len(&self) -> usize {
         self.lines.lock().len()
     }

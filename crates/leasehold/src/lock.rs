@@ -274,7 +274,7 @@ impl Lock {
             ttl,
             renew: self.renew,
             max_hold: self.max_hold,
-            holder: self.holder.as_deref(),
+            holder: self.holder.as_ref(),
         };
         let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
         request.acquire(wait).instrument(span).await
@@ -298,7 +298,7 @@ impl Lock {
             back_to: Some(from.clone()),
         });
         let mut claim = Claim::new(key, &owner, ttl).tie(Tie::Process);
-        claim.holder = self.holder.as_deref();
+        claim.holder = self.holder.as_ref();
         let limit = engine.limit(ttl);
         let unsettled = &mut undo.unsettled;
         let (sent, grant) = engine

@@ -286,6 +286,11 @@ impl LockManager {
         self.engine.store().name()
     }
 
+    #[cfg(feature = "testkit")]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     fn key(&self, name: &str) -> Result<Key> {
         Key::new(self.namespace(), name)
     }

@@ -97,7 +97,7 @@ impl Renewals {
         self.earlier.notify_one();
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "testkit")]
     pub(crate) fn len(&self) -> usize {
         self.state.lock().leases.len()
     }

@@ -104,7 +104,7 @@ pub struct Claim<'a> {
     /// nothing).
     pub tie: Option<Tie>,
     /// Who asks, for people to read; `None` = leave it as it is.
-    pub holder: Option<&'a HolderInfo>,
+    pub holder: Option<&'a Arc<HolderInfo>>,
 }
 
 impl<'a> Claim<'a> {
@@ -126,7 +126,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Sets what people may read about the holder.
-    pub const fn holder(mut self, holder: &'a HolderInfo) -> Self {
+    pub const fn holder(mut self, holder: &'a Arc<HolderInfo>) -> Self {
         self.holder = Some(holder);
         self
     }

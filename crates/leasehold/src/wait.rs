@@ -22,7 +22,7 @@ pub(crate) struct Request<'a> {
     pub(crate) ttl: Duration,
     pub(crate) renew: Renew,
     pub(crate) max_hold: Option<Duration>,
-    pub(crate) holder: Option<&'a HolderInfo>,
+    pub(crate) holder: Option<&'a Arc<HolderInfo>>,
 }
 
 impl Request<'_> {

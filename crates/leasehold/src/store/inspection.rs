@@ -1,5 +1,6 @@
 //! What a store tells about its leases and about itself.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::types::{FencingToken, OwnerToken};
@@ -27,7 +28,7 @@ pub struct Holder {
     /// The owner token; may be that of a foreign client. Shown as a fingerprint only.
     pub owner: OwnerToken,
     /// What the holder told about itself.
-    pub info: HolderInfo,
+    pub info: Arc<HolderInfo>,
     /// Since when it holds the lease, by the wall clock of whoever wrote it.
     pub since: Option<SystemTime>,
     /// When the lease was last renewed, by the same clock.
@@ -41,12 +42,12 @@ pub struct Holder {
 impl Holder {
     /// A holder of whom nothing but the token is known.
     pub fn new(owner: OwnerToken) -> Self {
-        Self { owner, info: HolderInfo::default(), since: None, renewed: None, remaining: None, fencing: None }
+        Self { owner, info: Arc::default(), since: None, renewed: None, remaining: None, fencing: None }
     }
 
     /// Sets what the holder told about itself.
-    pub fn info(mut self, info: HolderInfo) -> Self {
-        self.info = info;
+    pub fn info(mut self, info: impl Into<Arc<HolderInfo>>) -> Self {
+        self.info = info.into();
         self
     }
 

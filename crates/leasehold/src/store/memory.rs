@@ -202,7 +202,7 @@ impl MemoryStore {
 fn holder(lease: &Lease, now: Moment, wall: SystemTime) -> Holder {
     let before = |moment: Moment| wall.checked_sub(now.since(moment)).unwrap_or(wall);
     Holder::new(lease.owner.clone())
-        .info(lease.info.clone())
+        .info(Arc::clone(&lease.info))
         .since(before(lease.since))
         .renewed(before(lease.renewed))
         .remaining(lease.ends.since(now))

@@ -1,5 +1,6 @@
 //! A claim that outlives its call.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::{Claim, HolderInfo, Share, Tie};
@@ -13,7 +14,7 @@ pub(super) struct OwnedClaim {
     pub(super) tie: Option<Tie>,
     waits: bool,
     share: Share,
-    holder: Option<HolderInfo>,
+    holder: Option<Arc<HolderInfo>>,
 }
 
 impl OwnedClaim {

@@ -1,6 +1,7 @@
 //! Who holds what, and who waits for it.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -32,7 +33,7 @@ struct Spot {
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) owner: OwnerToken,
-    pub(super) info: HolderInfo,
+    pub(super) info: Arc<HolderInfo>,
     pub(super) fencing: FencingToken,
     pub(super) since: Moment,
     pub(super) renewed: Moment,
@@ -45,7 +46,7 @@ pub(super) struct Lease {
 pub(super) struct Waiter {
     ticket: u64,
     owner: OwnerToken,
-    info: HolderInfo,
+    info: Arc<HolderInfo>,
     ttl: Duration,
     /// Held for its drop, which makes the place fire.
     _signal: oneshot::Sender<()>,
@@ -76,7 +77,7 @@ impl Table {
     /// Grants a key that is known to be free.
     pub(super) fn grant(&mut self, claim: &Claim<'_>, now: Moment) -> Grant {
         self.sweep_now_and_then(now);
-        let mut lease = Lease::new(claim.owner.clone(), HolderInfo::default(), claim.ttl, self.next_fence(), now);
+        let mut lease = Lease::new(claim.owner.clone(), Arc::default(), claim.ttl, self.next_fence(), now);
         lease.describe(claim.holder);
         let grant = lease.grant(now);
         self.spots.insert(claim.key.clone(), Spot { lease, line: VecDeque::new() });
@@ -194,7 +195,7 @@ impl Table {
 }
 
 impl Lease {
-    fn new(owner: OwnerToken, info: HolderInfo, ttl: Duration, fencing: FencingToken, now: Moment) -> Self {
+    fn new(owner: OwnerToken, info: Arc<HolderInfo>, ttl: Duration, fencing: FencingToken, now: Moment) -> Self {
         Self { owner, info, fencing, since: now, renewed: now, ends: now + ttl, unseen: None }
     }
 
@@ -203,9 +204,9 @@ impl Lease {
         self.renewed = now;
     }
 
-    pub(super) fn describe(&mut self, holder: Option<&HolderInfo>) {
+    pub(super) fn describe(&mut self, holder: Option<&Arc<HolderInfo>>) {
         if let Some(holder) = holder {
-            self.info = holder.clone();
+            self.info = Arc::clone(holder);
         }
     }
 
