@@ -31,7 +31,8 @@ async fn kind(waiter: Waiter) -> Option<ErrorKind> {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_also_when_some_leave() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         let manager = rig.manager();
         let held = manager.lock("k").try_acquire().await.unwrap().unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -63,7 +64,8 @@ async fn waiters_are_served_in_order_also_when_some_leave() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_of_two_managers_are_all_served() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         let managers = [rig.manager(), rig.manager()];
         let held = managers[0].lock("k").try_acquire().await.unwrap().unwrap();
         let order = Arc::new(Mutex::new([Vec::new(), Vec::new()]));
@@ -135,7 +137,8 @@ async fn a_thousand_waiters_with_one_deadline_ask_no_more_than_one() {
 
 #[tokio::test(start_paused = true)]
 async fn one_question_serves_all_who_are_due() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         let manager = rig.manager();
         let _held = rig.manager().lock("k").ttl(secs(300)).try_acquire().await.unwrap().unwrap();
         let head = waiter(&manager, secs(60)).await;
@@ -157,7 +160,8 @@ async fn one_question_serves_all_who_are_due() {
 
 #[tokio::test(start_paused = true)]
 async fn who_gets_no_answer_from_a_hanging_store_is_told_so_in_time() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         let manager = rig.manager();
         let _held = rig.manager().lock("k").ttl(secs(300)).try_acquire().await.unwrap().unwrap();
         let head = waiter(&manager, secs(60)).await;
@@ -243,7 +247,8 @@ async fn the_line_is_bounded_per_key() {
 
 #[tokio::test(start_paused = true)]
 async fn everybody_gets_an_equal_share() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         let manager = rig.manager();
         let tasks: Vec<_> = (0..8)
             .map(|_| {
@@ -277,7 +282,8 @@ async fn everybody_gets_an_equal_share() {
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_cancellations_leaves_nothing() {
-    for rig in [Rig::new(), Rig::polled()] {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
         fastrand::seed(18);
         let managers = [rig.manager(), rig.manager()];
         for _ in 0..300 {
