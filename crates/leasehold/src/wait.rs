@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::lease::{Lease, Terms, deadline};
 use crate::line::{Standing, Turn};
 use crate::observe::{Acquired, Contended, Event};
-use crate::options::{Pauses, Renew, Wait};
+use crate::options::{Backoff, Pauses, Renew, Wait};
 use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
 use crate::types::{Key, OwnerToken};
 use crate::undo::{Target, Undo};
@@ -107,7 +107,7 @@ impl Request<'_> {
             back_to: None,
         });
         let mut armed: Option<Armed> = None;
-        let mut pauses = None;
+        let mut naps = None;
         loop {
             let last = until.is_some_and(|until| engine.clock.now() >= until);
             let number = turn.map(Turn::asking);
@@ -136,8 +136,8 @@ impl Request<'_> {
             if last {
                 return Ok(None);
             }
-            let pauses = pauses.get_or_insert_with(|| engine.settings.backoff.pauses());
-            self.nap(turn, until, contention, &mut armed, &mut undo, pauses).await?;
+            let naps = naps.get_or_insert_with(|| Naps::new(&engine.settings.backoff));
+            self.nap(turn, until, contention, &mut armed, &mut undo, naps).await?;
         }
     }
 
@@ -159,7 +159,7 @@ impl Request<'_> {
         contention: Contention,
         armed: &mut Option<Armed>,
         undo: &mut Undo,
-        pauses: &mut Pauses,
+        naps: &mut Naps,
     ) -> Result<()> {
         let engine = self.engine;
         match contention.wake {
@@ -169,16 +169,31 @@ impl Request<'_> {
         }
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
-        let retry = contention.retry_after.map(|remaining| remaining + Duration::from_millis(1));
-        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(pauses.next())) };
-        let ask_at = pause.map(|pause| engine.clock.now() + pause);
-        let ask_at = ask_at.into_iter().chain(until).min();
-        tokio::select! {
-            () = fired(armed) => pauses.restart(),
-            rung = called(turn, !in_line) => if rung { pauses.restart() },
-            () = sleep_until(engine, ask_at) => {}
-            () = engine.closed() => engine.check_open()?,
-        }
+        let trusted = naps.misled < MISLED;
+        let rely_on_place = in_line && trusted;
+        let begun = engine.clock.now();
+        let advised = contention.retry_after.filter(|_| trusted).map(|remaining| remaining + Duration::from_millis(1));
+        let pause = match (trusted, rely_on_place) {
+            (false, _) => Some(naps.doubts.next()),
+            (true, true) => advised,
+            (true, false) => Some(advised.unwrap_or(Duration::MAX).min(naps.polls.next())),
+        };
+        let ask_at = pause.map(|pause| begun + pause).into_iter().chain(until).min();
+        let on_advice = tokio::select! {
+            () = fired(armed), if trusted => {
+                naps.polls.restart();
+                true
+            }
+            rung = called(turn, !rely_on_place) => {
+                if rung {
+                    naps.polls.restart();
+                }
+                return Ok(());
+            }
+            () = sleep_until(engine, ask_at) => pause == advised,
+            () = engine.closed() => return engine.check_open(),
+        };
+        naps.slept(trusted, on_advice && engine.clock.now().since(begun) < HASTY);
         Ok(())
     }
 
@@ -221,6 +236,37 @@ async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, ow
         return Error::new(ErrorKind::Unavailable, "the grant came after its own deadline and was given back");
     }
     Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and is being given back")
+}
+
+/// A nap shorter than this, ended on the store's advice, is a hasty one.
+const HASTY: Duration = Duration::from_millis(50);
+
+/// After so many hasty naps in a row the store's advice is not heard for one pause: its hints may come from a
+/// connection that is gone, its places may all be broken, or the lease may always be about to end.
+const MISLED: u32 = 8;
+
+/// How one waiter sleeps between its questions.
+#[derive(Debug)]
+struct Naps {
+    /// Between polls.
+    polls: Pauses,
+    /// While the store's advice is not heard.
+    doubts: Pauses,
+    /// How many hasty naps in a row led to nothing.
+    misled: u32,
+}
+
+impl Naps {
+    fn new(backoff: &Backoff) -> Self {
+        Self { polls: backoff.pauses(), doubts: backoff.pauses(), misled: 0 }
+    }
+
+    fn slept(&mut self, trusted: bool, hasty: bool) {
+        self.misled = if trusted && hasty { self.misled + 1 } else { 0 };
+        if trusted && !hasty {
+            self.doubts.restart();
+        }
+    }
 }
 
 /// A wake-up that the store armed.
