@@ -10,7 +10,7 @@ use crate::observe::{Dropped, Event, Released};
 use crate::options::Close;
 use crate::store::{Claim, Expiry, Grant, Tie};
 use crate::types::{FencingToken, Key, OwnerToken};
-use crate::undo::Target;
+use crate::undo::{Target, late_requests};
 
 /// A held lease: valid until [`remaining`](Self::remaining) is zero, renewed in the background, given back by
 /// [`release`](Self::release).
@@ -212,7 +212,7 @@ impl Drop for LockGuard {
         if ended == Ended::Nothing || lease.engine.is_forked() {
             return;
         }
-        let release_sent = target(lease).undo_in_background(lease.late_requests());
+        let release_sent = target(lease).undo_in_background(late_requests(lease.unsettled, true));
         tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release");
         lease.engine.observe(&Event::Dropped(Dropped { key: &lease.key, release_sent }));
     }
@@ -357,7 +357,7 @@ async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()
     let engine = &lease.engine;
     let mut undo = crate::undo::Undo::new(target(lease));
     undo.stands = true;
-    undo.unsettled = lease.late_requests();
+    undo.unsettled = lease.unsettled;
     let mut sends_unanswered = 0;
     let (_, found) = engine
         .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {

@@ -114,11 +114,6 @@ impl Lease {
         self.renew.interval(self.ttl())
     }
 
-    /// How many requests may still bring the lease into being, the confirmed one included; 0 = none can come late.
-    pub(crate) fn late_requests(&self) -> u32 {
-        if self.unsettled == 0 { 0 } else { self.unsettled + 1 }
-    }
-
     pub(crate) fn stop_renewing(&self) {
         self.renewing.store(false, Ordering::Release);
     }

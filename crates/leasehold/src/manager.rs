@@ -17,6 +17,7 @@ use crate::store::{
     Capabilities, Fencing, Holder, HolderInfo, Inspection, Listing, Page, Probe, Removed, Scope, SharedStore,
 };
 use crate::types::{DEFAULT_NAMESPACE, Key, OwnerToken, check_namespace};
+use crate::undo::late_requests;
 
 /// How long closing waits for running work to stop and for releases to be answered.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
@@ -242,7 +243,7 @@ impl LockManager {
             let scoped = lease.scoped.load(std::sync::atomic::Ordering::Acquire);
             // Work is stopped by its scope, which gives the lease back afterwards.
             if ended.is_ok() && !scoped && mode == Close::Release {
-                target(&lease).undo_in_background(lease.late_requests());
+                target(&lease).undo_in_background(late_requests(lease.unsettled, true));
             }
             engine.renewals.leave(&lease);
         }

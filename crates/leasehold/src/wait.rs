@@ -12,7 +12,7 @@ use crate::observe::{Acquired, Contended, Event};
 use crate::options::{Pauses, Renew, Wait};
 use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
 use crate::types::{Key, OwnerToken};
-use crate::undo::{Target, Undo};
+use crate::undo::{Target, Undo, late_requests};
 
 /// One call for a lease.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Re
         return Ok(lease);
     }
     // Closed between the question and the answer.
-    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }.undo_in_background(terms.unsettled);
+    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }.undo_in_background(late_requests(terms.unsettled, true));
     engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
 }
 
