@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -323,6 +324,9 @@ pub(crate) enum Ended {
 pub(crate) fn end_by_holder(lease: &Arc<Lease>) -> Ended {
     let ended = lease.end(LostReason::Released);
     lease.engine.renewals.leave(lease);
+    if lease.given_back.swap(true, Ordering::AcqRel) {
+        return Ended::Nothing;
+    }
     match ended {
         Ok(()) => Ended::InTime,
         Err(LostReason::Released | LostReason::HandedOver) => Ended::Nothing,

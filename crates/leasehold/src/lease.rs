@@ -29,6 +29,8 @@ pub(crate) struct Lease {
     pub(crate) unsettled: u32,
     /// Whether work runs under it that must be stopped before it is released.
     pub(crate) scoped: AtomicBool,
+    /// Whether somebody has seen to giving it back, or to leaving it standing.
+    pub(crate) given_back: AtomicBool,
     /// Whether a failed batch sent it to be renewed by itself.
     pub(crate) alone: AtomicBool,
     /// When the renewal task looks at it next; 0 = it does not. Kept by the registry under its lock.
@@ -74,6 +76,7 @@ impl Lease {
             loss: grant.loss,
             unsettled: terms.unsettled,
             scoped: AtomicBool::new(false),
+            given_back: AtomicBool::new(false),
             alone: AtomicBool::new(false),
             due: AtomicU64::new(0),
             number: AtomicU64::new(0),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -240,9 +241,9 @@ impl LockManager {
         let first = engine.start_closing(mode);
         for lease in engine.renewals.close() {
             let ended = lease.end(LostReason::Closed);
-            let scoped = lease.scoped.load(std::sync::atomic::Ordering::Acquire);
+            let scoped = lease.scoped.load(Ordering::Acquire);
             // Work is stopped by its scope, which gives the lease back afterwards.
-            if ended.is_ok() && !scoped && mode == Close::Release {
+            if ended.is_ok() && !scoped && mode == Close::Release && !lease.given_back.swap(true, Ordering::AcqRel) {
                 target(&lease).undo_in_background(late_requests(lease.unsettled, true));
             }
             engine.renewals.leave(&lease);
