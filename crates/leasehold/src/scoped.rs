@@ -50,7 +50,9 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
     let ticket = lease.engine.background.ticket();
     lease.scoped.store(true, Ordering::Release);
     let guard = LockGuard::new(Arc::clone(&lease));
-    match stop_on_loss(&lease, work(guard.handle())).await {
+    let handle = guard.handle();
+    // Started by the first poll, so that code before its first await is stopped and caught like the rest.
+    match stop_on_loss(&lease, async move { work(handle).await }).await {
         End::Returned(value) => {
             let release = release(&lease).await;
             drop((guard, ticket));
