@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -47,6 +48,8 @@ pub(crate) struct Engine {
     capabilities: Capabilities,
     observer: Arc<dyn Observer>,
     closed: watch::Sender<Option<Close>>,
+    /// Whether the store no longer counts this manager.
+    left: AtomicBool,
     /// The process that built this engine: in a forked child its guards are inert.
     pid: u32,
 }
@@ -60,6 +63,7 @@ impl Engine {
             renewals: Arc::default(),
             background: Background::here(),
             closed: watch::Sender::new(None),
+            left: AtomicBool::new(false),
             pid: std::process::id(),
             shared,
             clock,
@@ -170,6 +174,23 @@ impl Engine {
         }
     }
 
+    /// As [`settle`](Self::settle), until the manager is closed; a request in flight is then among the `unsettled`.
+    pub(crate) async fn settle_while_open<T, F: Future<Output = Result<T>> + Send>(
+        &self,
+        operation: Operation,
+        key: &Key,
+        limit: Duration,
+        unsettled: &mut u32,
+        call: impl FnMut() -> F + Send,
+    ) -> (Moment, Result<T>) {
+        tokio::select! {
+            // The answer first: it costs least where the store answers at once.
+            biased;
+            answer = self.settle(operation, key, limit, unsettled, call) => answer,
+            () = self.closed() => (self.clock.now(), Err(closed_error())),
+        }
+    }
+
     /// Sleeps until the clock shows `moment`, or for a moment longer.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         loop {
@@ -206,7 +227,7 @@ impl Engine {
     pub(crate) fn check_open(&self) -> Result<()> {
         match self.closing() {
             None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Closed, "the lock manager was closed")),
+            Some(_) => Err(closed_error()),
         }
     }
 
@@ -216,18 +237,18 @@ impl Engine {
         let _ = self.closed.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Marks the manager as closed; `false` if it was closed before.
-    pub(crate) fn start_closing(&self, mode: Close) -> bool {
+    /// Marks the manager as closed, unless it was closed before.
+    pub(crate) fn start_closing(&self, mode: Close) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(mode);
             first
-        })
+        });
     }
 
-    /// Leaves the store; `true` if this was its last manager.
+    /// Leaves the store, if this has not been done; `true` if this was its last manager.
     pub(crate) fn leave_store(&self) -> bool {
-        self.shared.leave()
+        !self.left.swap(true, Ordering::AcqRel) && self.shared.leave()
     }
 
     /// Whether this process is a forked child of the one that built the engine.
@@ -236,11 +257,13 @@ impl Engine {
     }
 }
 
+fn closed_error() -> Error {
+    Error::new(ErrorKind::Closed, "the lock manager was closed")
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.closing().is_none() {
-            self.leave_store();
-        }
+        self.leave_store();
         self.renewals.engine_is_gone();
     }
 }

@@ -282,6 +282,8 @@ impl Lock {
 
     async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
         let engine = &self.engine;
+        // Closing waits until the request is answered or undone.
+        let _ticket = engine.background.ticket();
         engine.check_open()?;
         let ttl = engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
@@ -302,7 +304,7 @@ impl Lock {
         let limit = engine.limit(ttl);
         let unsettled = &mut undo.unsettled;
         let (sent, grant) = engine
-            .settle(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim))
+            .settle_while_open(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim))
             .await;
         let Some(grant) = grant? else {
             return Err(self.not_held(key, Operation::Transfer));

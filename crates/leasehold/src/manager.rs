@@ -238,7 +238,7 @@ impl LockManager {
     /// If dropped, the manager is closed all the same; only nobody waits for the background work.
     pub async fn close(&self, mode: Close) -> Result<()> {
         let engine = &self.engine;
-        let first = engine.start_closing(mode);
+        engine.start_closing(mode);
         for lease in engine.renewals.close() {
             let ended = lease.end(LostReason::Closed);
             let scoped = lease.scoped.load(Ordering::Acquire);
@@ -249,7 +249,7 @@ impl LockManager {
             engine.renewals.leave(&lease);
         }
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
-        if first && engine.leave_store() {
+        if engine.leave_store() {
             engine.ask(Operation::Close, None, engine.read_limit(), engine.store().close()).await?;
         }
         idle.map_err(|_| {

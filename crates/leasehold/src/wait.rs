@@ -97,8 +97,9 @@ impl Request<'_> {
         attempts: &mut u32,
     ) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
-        engine.check_open()?;
         let owner = OwnerToken::mint()?;
+        // Closing waits until what was sent is answered or undone; but not for a waiter that nobody polls.
+        let mut ticket = None;
         let mut undo = Undo::new(Target {
             engine: Arc::clone(engine),
             key: self.key.clone(),
@@ -109,6 +110,8 @@ impl Request<'_> {
         let mut armed: Option<Armed> = None;
         let mut pauses = None;
         loop {
+            ticket.get_or_insert_with(|| engine.background.ticket());
+            engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
             let number = turn.map(Turn::asking);
             *attempts += 1;
@@ -136,6 +139,9 @@ impl Request<'_> {
             if last {
                 return Ok(None);
             }
+            if undo.unsettled == 0 {
+                ticket = None;
+            }
             let pauses = pauses.get_or_insert_with(|| engine.settings.backoff.pauses());
             self.nap(turn, until, contention, &mut armed, &mut undo, pauses).await?;
         }
@@ -147,7 +153,8 @@ impl Request<'_> {
         claim.holder = self.holder;
         let limit = engine.limit(self.ttl);
         let unsettled = &mut undo.unsettled;
-        engine.settle(Operation::Acquire, self.key, limit, unsettled, || engine.store().acquire(&claim)).await
+        let ask = || engine.store().acquire(&claim);
+        engine.settle_while_open(Operation::Acquire, self.key, limit, unsettled, ask).await
     }
 
     /// Sleeps until it is worth asking again: a wake-up, a release by this manager, a follower whose time is up, the
