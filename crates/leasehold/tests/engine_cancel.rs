@@ -1,5 +1,7 @@
 //! A future dropped at any await leaves nothing in the store and nothing in the manager.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 #[path = "fixtures/bed.rs"]
 mod bed;
 

@@ -1,5 +1,7 @@
 //! The order of things at the end: of a lease, of a manager, of a store.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 #[path = "fixtures/bed.rs"]
 mod bed;
 

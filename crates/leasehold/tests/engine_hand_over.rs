@@ -1,5 +1,7 @@
 //! Passing a held lease on by its owner token, leaving it standing, and acting on it without taking it on.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 #[path = "fixtures/bed.rs"]
 mod bed;
 

@@ -1,5 +1,7 @@
 //! Where background work runs, what becomes of it when its runtime ends, and that nothing piles up.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 #[path = "fixtures/bed.rs"]
 mod bed;
 

@@ -1,5 +1,7 @@
 //! Work under a lease: given back on every way out, stopped when the lease is lost.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 #[path = "fixtures/bed.rs"]
 mod bed;
 
