@@ -297,7 +297,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, store, key, message, .. } = &*self.0;
+        let Inner {
+            operation,
+            store,
+            key,
+            message,
+            ..
+        } = &*self.0;
         if let Some(operation) = operation {
             write!(f, "failed to {operation}")?;
             if let Some(key) = key {
@@ -325,7 +331,10 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.0
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
     }
 }
 
