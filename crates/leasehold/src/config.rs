@@ -27,7 +27,11 @@ use crate::store::sqlite::SqliteStore;
 use crate::types::check_namespace;
 
 /// Schemes, and the feature that each needs; a scheme without its feature is known but refused.
-const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
+const SCHEMES: [(&str, bool); 3] = [
+    ("memory", true),
+    ("noop", true),
+    ("sqlite", cfg!(feature = "sqlite")),
+];
 
 const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
 
@@ -57,7 +61,9 @@ const NEAR: usize = 2;
 ///
 /// A file may have been created if the future is dropped; nothing else remains.
 pub async fn open(url: &str) -> Result<LockManagerBuilder> {
-    open_parts(url).await.map_err(|error| error.during(Operation::Connect))
+    open_parts(url)
+        .await
+        .map_err(|error| error.during(Operation::Connect))
 }
 
 /// The URL as it may be shown: without the password, and without the values of options that hold secrets.
@@ -73,13 +79,18 @@ pub fn redacted(url: &str) -> String {
     let (rest, fragment) = split_at_mark(url, '#');
     let (base, query) = split_at_mark(rest, '?');
     // A password with a raw `?`, `#` or `/` ends up in what looks like path or query.
-    let hidden = hide_password(base).or_else(|| looks_cut(base).then(|| hide_password(url)).flatten());
+    let hidden =
+        hide_password(base).or_else(|| looks_cut(base).then(|| hide_password(url)).flatten());
     let (base, query, fragment) = match hidden {
         Some(shown) if hide_password(base).is_none() => (shown, "", ""),
         Some(shown) => (shown, query, fragment),
         None => (base.to_owned(), query, fragment),
     };
-    let options: Vec<_> = query.trim_start_matches('?').split('&').map(hide_secret).collect();
+    let options: Vec<_> = query
+        .trim_start_matches('?')
+        .split('&')
+        .map(hide_secret)
+        .collect();
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{base}{mark}{}{fragment}", options.join("&"))
 }
@@ -91,13 +102,24 @@ pub fn redacted(url: &str) -> String {
 /// [`ErrorKind::InvalidConfig`] if it is malformed or negative.
 pub fn parse_duration(text: &str) -> Result<Duration> {
     let text = text.trim();
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_number = !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.');
     let parsed = if is_number {
-        text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        text.parse()
+            .ok()
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     } else {
-        text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok())
+        text.parse::<SignedDuration>()
+            .ok()
+            .and_then(|duration| Duration::try_from(duration).ok())
     };
-    parsed.ok_or_else(|| invalid(format!("invalid duration {text:?}: write it like 30s, 1.5s, 2m or 1h")))
+    parsed.ok_or_else(|| {
+        invalid(format!(
+            "invalid duration {text:?}: write it like 30s, 1.5s, 2m or 1h"
+        ))
+    })
 }
 
 async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
@@ -106,16 +128,31 @@ async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
         return Err(invalid(format!("no store is named: {}", choices())));
     }
     if url.contains('#') {
-        return Err(invalid("a store's URL has no part after '#': write %23 where the character is meant"));
+        return Err(invalid(
+            "a store's URL has no part after '#': write %23 where the character is meant",
+        ));
     }
     let (base, query) = split_at_mark(url, '?');
     let Some((scheme, place)) = base.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
-        let path = if base.starts_with(['/', '.', '~']) { "; a file is sqlite:///path" } else { "" };
-        return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
+        let path = if base.starts_with(['/', '.', '~']) {
+            "; a file is sqlite:///path"
+        } else {
+            ""
+        };
+        return Err(invalid(format!(
+            "the store has no scheme: {}{path}",
+            choices()
+        )));
     };
     let scheme = scheme.to_ascii_lowercase();
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
-        None => return Err(invalid(format!("unknown store {scheme:?}{}: {}", meant(&scheme), choices()))),
+        None => {
+            return Err(invalid(format!(
+                "unknown store {scheme:?}{}: {}",
+                meant(&scheme),
+                choices()
+            )));
+        }
         Some((_, false)) => {
             return Err(invalid(format!(
                 "store {scheme:?} is not compiled in: build with the feature {scheme:?}, or {}",
@@ -128,10 +165,12 @@ async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
     let opening = open_store(&scheme, place);
     let store = match options.connect_timeout {
         None => opening.await?,
-        Some(limit) => tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-            let message = format!("no answer within the connect_timeout of {limit:?}");
-            Err(Error::new(ErrorKind::Unavailable, message))
-        })?,
+        Some(limit) => tokio::time::timeout(limit, opening)
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("no answer within the connect_timeout of {limit:?}");
+                Err(Error::new(ErrorKind::Unavailable, message))
+            })?,
     };
     Ok(options.apply(LockManager::builder(store)))
 }
@@ -153,7 +192,9 @@ fn no_place(scheme: &str, place: &str) -> Result<()> {
     if matches!(place, "" | "//") {
         return Ok(());
     }
-    Err(invalid(format!("{scheme:?} takes nothing but options: write {scheme}: or {scheme}:?ttl=30s")))
+    Err(invalid(format!(
+        "{scheme:?} takes nothing but options: write {scheme}: or {scheme}:?ttl=30s"
+    )))
 }
 
 /// The file that is named; `None` = the default one.
@@ -169,7 +210,9 @@ fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
         Some(after_host) if after_host.starts_with('/') => after_host,
         None if place.starts_with('/') => place,
         _ if place.eq_ignore_ascii_case(":memory:") => {
-            return Err(invalid("a lease in memory excludes nobody else: write memory: if that is meant"));
+            return Err(invalid(
+                "a lease in memory excludes nobody else: write memory: if that is meant",
+            ));
         }
         _ => {
             return Err(invalid(
@@ -204,11 +247,21 @@ impl Options {
                     options.namespace.replace(value.into_owned()).is_some()
                 }
                 "ttl" => options.ttl.replace(positive(&name, &value)?).is_some(),
-                "op_timeout" => options.op_timeout.replace(positive(&name, &value)?).is_some(),
-                "connect_timeout" => options.connect_timeout.replace(positive(&name, &value)?).is_some(),
+                "op_timeout" => options
+                    .op_timeout
+                    .replace(positive(&name, &value)?)
+                    .is_some(),
+                "connect_timeout" => options
+                    .connect_timeout
+                    .replace(positive(&name, &value)?)
+                    .is_some(),
                 _ => {
-                    let meant = near(&name, OPTIONS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    return Err(invalid(format!("unknown option {name:?}{meant}: there are {}", OPTIONS.join(", "))));
+                    let meant = near(&name, OPTIONS)
+                        .map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    return Err(invalid(format!(
+                        "unknown option {name:?}{meant}: there are {}",
+                        OPTIONS.join(", ")
+                    )));
                 }
             };
             if is_repeated {
@@ -242,21 +295,33 @@ fn positive(name: &str, value: &str) -> Result<Duration> {
 
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '+' | '-' | '.'))
+        && text
+            .chars()
+            .all(|char| char.is_ascii_alphanumeric() || matches!(char, '+' | '-' | '.'))
 }
 
 fn choices() -> String {
-    let schemes: Vec<_> = SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
+    let schemes: Vec<_> = SCHEMES
+        .iter()
+        .filter(|(_, compiled)| *compiled)
+        .map(|(name, _)| format!("{name}:"))
+        .collect();
     format!("choose one of {}", schemes.join(" "))
 }
 
 fn meant(scheme: &str) -> String {
-    near(scheme, SCHEMES.map(|(name, _)| name)).map_or(String::new(), |near| format!(", did you mean {near}:?"))
+    near(scheme, SCHEMES.map(|(name, _)| name))
+        .map_or(String::new(), |near| format!(", did you mean {near}:?"))
 }
 
 fn near<const N: usize>(name: &str, known: [&'static str; N]) -> Option<&'static str> {
-    let distances = known.into_iter().map(|known| (strsim::levenshtein(name, known), known));
-    distances.filter(|(distance, _)| *distance <= NEAR).min().map(|(_, known)| known)
+    let distances = known
+        .into_iter()
+        .map(|known| (strsim::levenshtein(name, known), known));
+    distances
+        .filter(|(distance, _)| *distance <= NEAR)
+        .min()
+        .map(|(_, known)| known)
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -273,7 +338,12 @@ fn hide_password(text: &str) -> Option<String> {
     let start = match text.find("://") {
         Some(colon) => colon + 3,
         // Not a URL, or one of a local store, whose path may well hold these characters.
-        None if ["sqlite:", "memory:", "noop:"].iter().any(|local| starts_with(text, local)) => return None,
+        None if ["sqlite:", "memory:", "noop:"]
+            .iter()
+            .any(|local| starts_with(text, local)) =>
+        {
+            return None;
+        }
         None => 0,
     };
     let end = start + text[start..].rfind('@')?;
@@ -283,23 +353,36 @@ fn hide_password(text: &str) -> Option<String> {
 
 /// Whether a host's port is no number, as when a raw `?` or `#` has cut a password in two.
 fn looks_cut(base: &str) -> bool {
-    let Some((_, authority)) = base.split_once("://") else { return false };
+    let Some((_, authority)) = base.split_once("://") else {
+        return false;
+    };
     let authority = authority.split('/').next().unwrap_or_default();
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     authority.split(',').any(|host| {
-        host.rsplit_once(':').is_some_and(|(name, port)| name.is_empty() || !is_port(port) && !host.ends_with(']'))
+        host.rsplit_once(':')
+            .is_some_and(|(name, port)| name.is_empty() || !is_port(port) && !host.ends_with(']'))
     })
 }
 
 fn hide_secret(option: &str) -> String {
-    let Some((name, _)) = option.split_once('=') else { return option.to_owned() };
+    let Some((name, _)) = option.split_once('=') else {
+        return option.to_owned();
+    };
     let plain = name.to_ascii_lowercase();
-    let is_secret = ["pass", "secret", "token"].iter().any(|word| plain.contains(word)) && !plain.ends_with("_file");
-    if is_secret { format!("{name}=***") } else { option.to_owned() }
+    let is_secret = ["pass", "secret", "token"]
+        .iter()
+        .any(|word| plain.contains(word))
+        && !plain.ends_with("_file");
+    if is_secret {
+        format!("{name}=***")
+    } else {
+        option.to_owned()
+    }
 }
 
 fn starts_with(text: &str, prefix: &str) -> bool {
-    text.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    text.get(..prefix.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 #[cfg(test)]
@@ -311,8 +394,14 @@ mod tests {
         for (url, says) in [
             ("", "no store is named: choose one of memory: noop:"),
             ("  \n", "no store is named"),
-            ("redis://u:hunter2@h", "unknown store \"redis\": choose one of"),
-            ("memry:", "unknown store \"memry\", did you mean memory:?: choose one of"),
+            (
+                "redis://u:hunter2@h",
+                "unknown store \"redis\": choose one of",
+            ),
+            (
+                "memry:",
+                "unknown store \"memry\", did you mean memory:?: choose one of",
+            ),
             ("Sqlit:///x", "did you mean sqlite:?"),
             ("/tmp/hunter2.db", "the store has no scheme: choose one of"),
             ("/tmp/hunter2.db", "a file is sqlite:///path"),
@@ -320,28 +409,51 @@ mod tests {
             ("u@hunter2:6379", "the store has no scheme"),
             ("memory:hunter2", "\"memory\" takes nothing but options"),
             ("noop://hunter2", "\"noop\" takes nothing but options"),
-            ("memory:?tll=5s", "unknown option \"tll\", did you mean \"ttl\"?: there are connect_timeout, namespace"),
-            ("memory:?password=hunter2", "unknown option \"password\": there are connect_timeout, namespace"),
-            ("memory:?ttl=soon", "option \"ttl\": invalid duration \"soon\": write it like 30s"),
+            (
+                "memory:?tll=5s",
+                "unknown option \"tll\", did you mean \"ttl\"?: there are connect_timeout, namespace",
+            ),
+            (
+                "memory:?password=hunter2",
+                "unknown option \"password\": there are connect_timeout, namespace",
+            ),
+            (
+                "memory:?ttl=soon",
+                "option \"ttl\": invalid duration \"soon\": write it like 30s",
+            ),
             ("memory:?ttl=", "option \"ttl\": invalid duration"),
             ("memory:?ttl=0", "option \"ttl\" must be longer than zero"),
             ("memory:?ttl=-5s", "option \"ttl\": invalid duration"),
-            ("memory:?op_timeout=0s", "option \"op_timeout\" must be longer than zero"),
+            (
+                "memory:?op_timeout=0s",
+                "option \"op_timeout\" must be longer than zero",
+            ),
             ("memory:?ttl=5s&ttl=6s", "option \"ttl\" is given twice"),
             ("memory:?namespace=a:b", "invalid namespace"),
             ("memory:#hunter2", "write %23"),
         ] {
-            let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
+            let error = open(url)
+                .await
+                .err()
+                .unwrap_or_else(|| panic!("{url} was taken"));
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
             let text = error.to_string();
             assert!(text.contains(says), "{url}: {text}");
-            assert!(!text.contains("hunter2") && !text.contains('\n'), "{url}: {text}");
+            assert!(
+                !text.contains("hunter2") && !text.contains('\n'),
+                "{url}: {text}"
+            );
         }
     }
 
     #[tokio::test]
     async fn stores_are_named_by_scheme() {
-        for url in ["memory:", " MEMORY:// ", "noop:", "memory:?ttl=30&namespace=&op_timeout=1.5s&connect_timeout=2m"] {
+        for url in [
+            "memory:",
+            " MEMORY:// ",
+            "noop:",
+            "memory:?ttl=30&namespace=&op_timeout=1.5s&connect_timeout=2m",
+        ] {
             assert!(open(url).await.is_ok(), "{url}");
         }
     }
@@ -357,23 +469,67 @@ mod tests {
         ] {
             assert_eq!(sqlite_path(place).unwrap(), path.map(Into::into), "{place}");
         }
-        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//"] {
-            assert_eq!(sqlite_path(place).unwrap_err().kind(), ErrorKind::InvalidConfig, "{place}");
+        for place in [
+            "a.db",
+            "//a.db",
+            "//host/a.db",
+            ":memory:",
+            "///a%00b",
+            "//",
+        ] {
+            assert_eq!(
+                sqlite_path(place).unwrap_err().kind(),
+                ErrorKind::InvalidConfig,
+                "{place}"
+            );
         }
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a b?.db");
-        let url = format!("SQLite://{}?ttl=10s", path.display().to_string().replace(' ', "%20").replace('?', "%3F"));
+        let url = format!(
+            "SQLite://{}?ttl=10s",
+            path.display()
+                .to_string()
+                .replace(' ', "%20")
+                .replace('?', "%3F")
+        );
         open(&url).await.unwrap();
         assert!(path.is_file());
     }
 
     #[test]
     fn durations_are_read_as_people_write_them() {
-        for (text, ms) in [("30", 30_000), ("1.5", 1500), ("1.5s", 1500), ("2m", 120_000), ("250ms", 250), ("0", 0)] {
-            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
+        for (text, ms) in [
+            ("30", 30_000),
+            ("1.5", 1500),
+            ("1.5s", 1500),
+            ("2m", 120_000),
+            ("250ms", 250),
+            ("0", 0),
+        ] {
+            assert_eq!(
+                parse_duration(text).unwrap(),
+                Duration::from_millis(ms),
+                "{text}"
+            );
         }
-        for text in ["", " ", ".", "1.2.3", "-1", "-1s", "inf", "nan", "1e400", "5 parsecs", &"9".repeat(400)] {
-            assert_eq!(parse_duration(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
+        for text in [
+            "",
+            " ",
+            ".",
+            "1.2.3",
+            "-1",
+            "-1s",
+            "inf",
+            "nan",
+            "1e400",
+            "5 parsecs",
+            &"9".repeat(400),
+        ] {
+            assert_eq!(
+                parse_duration(text).unwrap_err().kind(),
+                ErrorKind::InvalidConfig,
+                "{text}"
+            );
         }
     }
 
@@ -387,10 +543,19 @@ mod tests {
             ("redis://u:p?w@h/0", "redis://u:***@h/0"),
             ("redis://u:p#w@h/0", "redis://u:***@h/0"),
             ("redis://h:6379/0?label=a@b", "redis://h:6379/0?label=a@b"),
-            ("redis://[::1]:6379/0?label=a@b", "redis://[::1]:6379/0?label=a@b"),
+            (
+                "redis://[::1]:6379/0?label=a@b",
+                "redis://[::1]:6379/0?label=a@b",
+            ),
             ("u:pw@h", "u:***@h"),
-            ("postgres://h/db?Password=x&ttl=5s&sslpassword=y", "postgres://h/db?Password=***&ttl=5s&sslpassword=***"),
-            ("postgres://h/db?password_file=/run/x", "postgres://h/db?password_file=/run/x"),
+            (
+                "postgres://h/db?Password=x&ttl=5s&sslpassword=y",
+                "postgres://h/db?Password=***&ttl=5s&sslpassword=***",
+            ),
+            (
+                "postgres://h/db?password_file=/run/x",
+                "postgres://h/db?password_file=/run/x",
+            ),
             ("sqlite:/home/a:b@c/x.db", "sqlite:/home/a:b@c/x.db"),
             ("sqlite:///home/a@b/x.db", "sqlite:///home/a@b/x.db"),
             ("memory:", "memory:"),

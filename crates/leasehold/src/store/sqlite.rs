@@ -26,8 +26,8 @@ use self::lease::{Outcome, Request};
 use self::thread::{StoreThread, Urgency, Worker};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
-    Attempt, Capabilities, Claim, Contention, Fencing, Finding, Grant, Inspection, Level, Listing, Page, Probe,
-    Removed, Scope, Store, Waiting,
+    Attempt, Capabilities, Claim, Contention, Fencing, Finding, Grant, Inspection, Level, Listing,
+    Page, Probe, Removed, Scope, Store, Waiting,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -81,10 +81,17 @@ impl SqliteStore {
     pub async fn open_default() -> Result<Self> {
         let path = Self::default_path()?;
         let directory = path.parent().unwrap_or(&path);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
-            let why = format!("its directory {} cannot be created: name another file", directory.display());
-            while_opening(fault::rejected(&path, &why).with_source(error))
-        })?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|error| {
+                let why = format!(
+                    "its directory {} cannot be created: name another file",
+                    directory.display()
+                );
+                while_opening(fault::rejected(&path, &why).with_source(error))
+            })?;
         Self::open(&path).await
     }
 
@@ -95,8 +102,12 @@ impl SqliteStore {
     ///
     /// [`ErrorKind::InvalidConfig`] if neither variable names an absolute path.
     pub fn default_path() -> Result<PathBuf> {
-        default_path(rustix::process::geteuid().is_root(), env::var_os("XDG_STATE_HOME"), env::var_os("HOME"))
-            .map_err(while_opening)
+        default_path(
+            rustix::process::geteuid().is_root(),
+            env::var_os("XDG_STATE_HOME"),
+            env::var_os("HOME"),
+        )
+        .map_err(while_opening)
     }
 
     /// The file, as an absolute path.
@@ -107,10 +118,14 @@ impl SqliteStore {
     async fn open_on(path: &Path, host: Host) -> Result<Self> {
         let open = async {
             // Fixed now: the working directory may change later.
-            let path = std::path::absolute(path)
-                .map_err(|error| fault::rejected(path, "name an absolute path").with_source(error))?;
+            let path = std::path::absolute(path).map_err(|error| {
+                fault::rejected(path, "name an absolute path").with_source(error)
+            })?;
             let thread = StoreThread::start(path.clone(), host, PATIENCE).await?;
-            Ok(Self { thread: Arc::new(thread), path: path.into() })
+            Ok(Self {
+                thread: Arc::new(thread),
+                path: path.into(),
+            })
         };
         open.await.map_err(while_opening)
     }
@@ -160,7 +175,9 @@ impl Store for SqliteStore {
     }
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
-        let Some(shortest) = claims.iter().map(|claim| claim.ttl).min() else { return Ok(Vec::new()) };
+        let Some(shortest) = claims.iter().map(|claim| claim.ttl).min() else {
+            return Ok(Vec::new());
+        };
         let requests: Vec<_> = claims.iter().map(Request::from).collect();
         self.ask(Urgency::Soon, patience(shortest), move |worker| {
             let (file, host) = worker.file()?;
@@ -189,7 +206,11 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
+    async fn force_release(
+        &self,
+        key: &Key,
+        expected: Option<&OwnerToken>,
+    ) -> Result<Option<Removed>> {
         let (key, expected) = (key.clone(), expected.cloned());
         self.ask(Urgency::Must, PATIENCE, move |worker| {
             let (file, host) = worker.file()?;
@@ -204,7 +225,11 @@ impl Store for SqliteStore {
         let key = key.clone();
         self.ask(Urgency::Normal, PATIENCE, move |worker| {
             let (file, host) = worker.file()?;
-            Ok(Inspection::new(lease::inspect(file, host, key.as_stored())?.into_iter().collect()))
+            Ok(Inspection::new(
+                lease::inspect(file, host, key.as_stored())?
+                    .into_iter()
+                    .collect(),
+            ))
         })
         .await
     }
@@ -224,10 +249,9 @@ impl Store for SqliteStore {
             let (file, host) = worker.file()?;
             // The way that grants go: to the write lock.
             file.write(|_| Ok(()))?;
-            let ((device, inode), epoch) = file.identity();
             let mut probe = Probe::new()
                 .server_time(wall_time(host.now().wall))
-                .identity(format!("{device}:{inode} epoch {epoch}"))
+                .identity(file.identity()?)
                 .finding(Finding::new(
                     Level::Ok,
                     format!("leases are kept in {}", path.display()),
@@ -236,7 +260,10 @@ impl Store for SqliteStore {
             if fs::metadata(&path).is_ok_and(|found| found.permissions().mode() & 0o007 != 0) {
                 probe = probe.finding(Finding::new(
                     Level::Warn,
-                    format!("every user of this host can reach {}, which holds owner tokens", path.display()),
+                    format!(
+                        "every user of this host can reach {}, which holds owner tokens",
+                        path.display()
+                    ),
                     format!("chmod o= {}", path.display()),
                 ));
             }
@@ -253,7 +280,9 @@ impl Store for SqliteStore {
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("SqliteStore")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,8 +296,16 @@ fn while_opening(error: Error) -> Error {
     error.during(Operation::Connect).on_store("sqlite")
 }
 
-fn default_path(is_root: bool, state_home: Option<OsString>, home: Option<OsString>) -> Result<PathBuf> {
-    let absolute = |variable: Option<OsString>| variable.map(PathBuf::from).filter(|path| path.is_absolute());
+fn default_path(
+    is_root: bool,
+    state_home: Option<OsString>,
+    home: Option<OsString>,
+) -> Result<PathBuf> {
+    let absolute = |variable: Option<OsString>| {
+        variable
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     let state = match (absolute(state_home), absolute(home)) {
         (Some(state), _) => state,
         (None, _) if is_root => PathBuf::from("/var/lib"),

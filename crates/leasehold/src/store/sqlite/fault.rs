@@ -6,6 +6,8 @@ use rusqlite::ErrorCode;
 
 use crate::error::{Error, ErrorKind};
 
+const UNEXPECTED: &str = "does not hold what it should: name another file";
+
 /// A failure while the file is at hand.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -40,11 +42,15 @@ impl Fault {
     /// Nothing here is indeterminate: a transaction that failed was rolled back.
     pub(super) fn explain(self, path: &Path) -> Error {
         use ErrorCode::{
-            AuthorizationForStatementDenied, CannotOpen, DatabaseCorrupt, DiskFull, NotADatabase, PermissionDenied,
-            ReadOnly, SystemIoFailure, Unknown,
+            AuthorizationForStatementDenied, CannotOpen, DatabaseCorrupt, DiskFull, NotADatabase,
+            PermissionDenied, ReadOnly, SystemIoFailure, Unknown,
         };
         if self.is_busy() {
-            let error = told(ErrorKind::Unavailable, path, "is busy: another process keeps writing to it");
+            let error = told(
+                ErrorKind::Unavailable,
+                path,
+                "is busy: another process keeps writing to it",
+            );
             return match self {
                 Self::Sql(source) => error.with_source(source),
                 Self::Replaced | Self::Told(_) => error,
@@ -55,13 +61,23 @@ impl Fault {
                 ErrorKind::Rejected,
                 "cannot be written: allow this user to write the file and its directory, or name another file",
             ),
-            Some(NotADatabase) => {
-                (ErrorKind::Rejected, "belongs to another program and was left alone: name another file")
-            }
-            Some(DatabaseCorrupt) => (ErrorKind::Rejected, "is damaged: move it away when no lease is held"),
-            Some(Unknown) => (ErrorKind::Rejected, "does not have the expected tables: name another file"),
-            Some(SystemIoFailure) => (ErrorKind::Unavailable, "cannot be read or written: the disk reports an error"),
-            Some(DiskFull) => (ErrorKind::Unavailable, "cannot be written: the disk is full"),
+            Some(NotADatabase) => (
+                ErrorKind::Rejected,
+                "belongs to another program and was left alone: name another file",
+            ),
+            Some(DatabaseCorrupt) => (
+                ErrorKind::Rejected,
+                "is damaged: move it away when no lease is held",
+            ),
+            Some(Unknown) | None => (ErrorKind::Rejected, UNEXPECTED),
+            Some(SystemIoFailure) => (
+                ErrorKind::Unavailable,
+                "cannot be read or written: the disk reports an error",
+            ),
+            Some(DiskFull) => (
+                ErrorKind::Unavailable,
+                "cannot be written: the disk is full",
+            ),
             _ => (ErrorKind::Unavailable, "failed"),
         };
         match self {
@@ -86,7 +102,10 @@ impl From<Error> for Fault {
 
 /// A refusal of the file at `path`; `why` says what is wrong and what to do.
 pub(super) fn rejected(path: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Rejected, format!("cannot use {}: {why}", path.display()))
+    Error::new(
+        ErrorKind::Rejected,
+        format!("cannot use {}: {why}", path.display()),
+    )
 }
 
 fn told(kind: ErrorKind, path: &Path, text: &str) -> Error {

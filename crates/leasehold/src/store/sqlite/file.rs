@@ -28,13 +28,11 @@ const SCHEMA_VERSION: i64 = 1;
 pub(super) struct LeaseFile {
     db: Connection,
     path: PathBuf,
-    identity: Identity,
+    /// Device and inode. While the file is open no other file can have them.
+    place: (u64, u64),
     /// How often a boot was seen for the first time.
     epoch: i64,
 }
-
-/// What tells this file from another one at the same path: device and inode.
-pub(super) type Identity = (u64, u64);
 
 impl LeaseFile {
     /// Opens or creates the file, within the limit.
@@ -48,7 +46,10 @@ impl LeaseFile {
                 Err(fault) => fault,
             };
             // A file that is being created shows for an instant a header without the pages that it speaks of.
-            let is_torn = matches!(fault.code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase));
+            let is_torn = matches!(
+                fault.code(),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+            );
             torn += u32::from(is_torn);
             if limit.is_over() || !(fault.is_busy() || is_torn && torn < 20) {
                 return Err(fault.explain(path));
@@ -61,7 +62,11 @@ impl LeaseFile {
         create(path)?;
         let found = fs::metadata(path).map_err(|error| unreachable_file(path, error))?;
         if !found.is_file() {
-            return Err(rejected(path, "it is not a regular file: name a file, or a place for a new one").into());
+            return Err(rejected(
+                path,
+                "it is not a regular file: name a file, or a place for a new one",
+            )
+            .into());
         }
         if found.len() > 0 {
             refuse_foreign_header(path)?;
@@ -73,12 +78,21 @@ impl LeaseFile {
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         db.busy_handler(Some(limit.busy_handler()))?;
         if db.is_readonly("main")? {
-            return Err(rejected(path, "it cannot be written: allow this user to write it, or name another file").into());
+            return Err(rejected(
+                path,
+                "it cannot be written: allow this user to write it, or name another file",
+            )
+            .into());
         }
         prepare(&db, path, host)?;
         let epoch = see_boot(&db, host)?;
-        let identity = (found.dev(), found.ino());
-        let file = Self { db, path: path.to_owned(), identity, epoch };
+        let place = (found.dev(), found.ino());
+        let file = Self {
+            db,
+            path: path.to_owned(),
+            place,
+            epoch,
+        };
         if !file.is_current() {
             return Err(Fault::Replaced);
         }
@@ -91,16 +105,24 @@ impl LeaseFile {
 
     /// Whether the path still leads to this file.
     pub(super) fn is_current(&self) -> bool {
-        fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+        fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.place)
     }
 
-    pub(super) fn identity(&self) -> (Identity, i64) {
-        (self.identity, self.epoch)
+    /// What tells this file from every other one, also from one that was given the inode of a deleted file, and its
+    /// present from its past in an earlier boot.
+    pub(super) fn identity(&self) -> Result<String> {
+        let (device, inode) = self.place;
+        let born = self.read(|db| Ok(number(db, "SELECT born FROM meta")?))?;
+        Ok(format!("{device}:{inode} born {born} epoch {}", self.epoch))
     }
 
     /// Changes with every commit of another connection.
     pub(super) fn version(&self) -> Result<i64> {
-        self.read(|db| Ok(db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?))
+        self.read(|db| {
+            Ok(db
+                .prepare_cached("PRAGMA data_version")?
+                .query_row([], |row| row.get(0))?)
+        })
     }
 
     /// Work that only reads.
@@ -114,7 +136,10 @@ impl LeaseFile {
     }
 }
 
-fn transaction<T>(db: &Connection, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+fn transaction<T>(
+    db: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, Fault>,
+) -> Result<T, Fault> {
     db.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let done = work(db).and_then(|done| {
         db.prepare_cached("COMMIT")?.execute([])?;
@@ -137,16 +162,26 @@ fn create(path: &Path) -> Result<(), Fault> {
     let directory = path.parent().unwrap_or(path);
     let mode = match fs::metadata(directory) {
         Ok(found) if found.is_dir() => found.mode(),
-        Ok(_) => return Err(rejected(path, "what should be its directory is none: name another file").into()),
+        Ok(_) => {
+            return Err(rejected(
+                path,
+                "what should be its directory is none: name another file",
+            )
+            .into());
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let text = format!("its directory does not exist: create it (mkdir -p {})", directory.display());
+            let text = format!(
+                "its directory does not exist: create it (mkdir -p {})",
+                directory.display()
+            );
             return Err(rejected(path, &text).with_source(error).into());
         }
         Err(error) => return Err(unreachable_file(path, error)),
     };
     match make_file(path) {
         Ok(()) if mode & 0o2020 == 0o2020 => {
-            fs::set_permissions(path, Permissions::from_mode(0o660)).map_err(|error| unreachable_file(path, error))
+            fs::set_permissions(path, Permissions::from_mode(0o660))
+                .map_err(|error| unreachable_file(path, error))
         }
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -163,7 +198,13 @@ fn create(path: &Path) -> Result<(), Fault> {
 #[cfg(target_os = "linux")]
 fn make_file(path: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
-    Ok(mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0)?)
+    Ok(mknodat(
+        CWD,
+        path,
+        FileType::RegularFile,
+        Mode::RUSR | Mode::WUSR,
+        0,
+    )?)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -185,7 +226,9 @@ fn unreachable_file(path: &Path, error: io::Error) -> Fault {
 fn refuse_foreign_header(path: &Path) -> Result<(), Fault> {
     const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/');
     let path_in_url = percent_encode(path.as_os_str().as_encoded_bytes(), PATH);
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
     let db = Connection::open_with_flags(format!("file:{path_in_url}?immutable=1"), flags)?;
     if number(&db, "PRAGMA application_id")? != APPLICATION_ID {
         return Err(foreign(path));
@@ -208,7 +251,11 @@ fn refuse_other_version(db: &Connection, path: &Path) -> Result<(), Fault> {
 }
 
 fn foreign(path: &Path) -> Fault {
-    rejected(path, "it belongs to another program and was left alone: name another file").into()
+    rejected(
+        path,
+        "it belongs to another program and was left alone: name another file",
+    )
+    .into()
 }
 
 /// Fills an empty file, checks a full one, and sets how this connection works.
@@ -224,11 +271,19 @@ fn prepare(db: &Connection, path: &Path, host: &Host) -> Result<(), Fault> {
                 _ => return Err(foreign(path)),
             }
             db.execute_batch(include_str!("schema.sql"))?;
-            db.execute("INSERT INTO meta (one, boot, epoch, last_token) VALUES (1, ?1, 1, 0)", [&host.boot])?;
+            db.execute(
+                "INSERT INTO meta VALUES (1, ?1, ?2, 1, 0)",
+                (host.now().wall, &host.boot),
+            )?;
             Ok(())
         })?;
     }
     refuse_other_version(db, path)?;
+    // Fails where a table is missing or unlike ours, before anything is altered.
+    number(
+        db,
+        "SELECT born + epoch + last_token + EXISTS (SELECT ends, wall_ends, tie FROM leases) FROM meta",
+    )?;
     let mode: String = db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         let text = "its file system cannot share memory between processes: name a file on a local file system";
@@ -242,7 +297,9 @@ fn prepare(db: &Connection, path: &Path, host: &Host) -> Result<(), Fault> {
 /// Counts a boot that the file has not seen, and surely keeps the count before any token is given in that boot.
 fn see_boot(db: &Connection, host: &Host) -> Result<i64, Fault> {
     let read = |db: &Connection| {
-        db.query_row("SELECT boot, epoch FROM meta", [], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))
+        db.query_row("SELECT boot, epoch FROM meta", [], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?))
+        })
     };
     let (boot, epoch) = read(db)?;
     if boot == host.boot {

@@ -54,7 +54,11 @@ impl Host {
             ));
         }
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|error| {
-            Error::new(ErrorKind::Unsupported, "cannot tell which boot this is: mount /proc").with_source(error)
+            Error::new(
+                ErrorKind::Unsupported,
+                "cannot tell which boot this is: mount /proc",
+            )
+            .with_source(error)
         })?;
         let pid = std::process::id();
         Ok(Self {
@@ -70,7 +74,9 @@ impl Host {
 
     pub(super) fn now(&self) -> Now {
         Now {
-            up: i64::try_from(self.clock.now().as_nanos()).unwrap_or(i64::MAX).saturating_sub(self.offset),
+            up: i64::try_from(self.clock.now().as_nanos())
+                .unwrap_or(i64::MAX)
+                .saturating_sub(self.offset),
             wall: since_1970((self.wall)()),
         }
     }
@@ -82,7 +88,12 @@ impl Host {
             Tie::Group(leader) => (TieFacts::GROUP, leader, start_time(leader)),
             Tie::Nothing => return TieFacts::default(),
         };
-        TieFacts { kind, id: Some(id.into()), start, pid_namespace: self.pid_namespace.clone() }
+        TieFacts {
+            kind,
+            id: Some(id.into()),
+            start,
+            pid_namespace: self.pid_namespace.clone(),
+        }
     }
 }
 
@@ -161,7 +172,10 @@ mod tests {
     #[test]
     fn offsets_are_read_by_name_or_number() {
         for (text, expected) in [
-            ("monotonic           0         0\nboottime     86400       500\n", 86_400_000_000_500),
+            (
+                "monotonic           0         0\nboottime     86400       500\n",
+                86_400_000_000_500,
+            ),
             ("1 5 0\n7 -3 0\n", -3_000_000_000),
             ("monotonic 7 7\n", 0),
             ("", 0),
@@ -173,7 +187,10 @@ mod tests {
 
     #[test]
     fn the_start_time_is_field_22_whatever_the_name() {
-        let tail = (3..=30).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        let tail = (3..=30)
+            .map(|field| field.to_string())
+            .collect::<Vec<_>>()
+            .join(" ");
         assert_eq!(parse_start_time(&format!("17 (a) b) (c) {tail}")), Some(22));
         assert_eq!(parse_start_time("17 (a"), None);
         assert!(start_time(std::process::id()).is_some());
@@ -184,10 +201,16 @@ mod tests {
         let host = Host::present().unwrap();
         assert_eq!(host.facts(Tie::Nothing), TieFacts::default());
         let process = host.facts(Tie::Process);
-        assert_eq!((process.kind, process.id), (TieFacts::PROCESS, Some(std::process::id().into())));
+        assert_eq!(
+            (process.kind, process.id),
+            (TieFacts::PROCESS, Some(std::process::id().into()))
+        );
         assert!(process.start.is_some() && process.pid_namespace.is_some());
         let group = host.facts(Tie::Group(4_000_000_000));
-        assert_eq!((group.kind, group.id, group.start), (TieFacts::GROUP, Some(4_000_000_000), None));
+        assert_eq!(
+            (group.kind, group.id, group.start),
+            (TieFacts::GROUP, Some(4_000_000_000), None)
+        );
     }
 
     #[test]

@@ -52,9 +52,9 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
         let now = host.now();
         let held = find(db, &request.key)?.and_then(|row| Some((row.remaining(host, now)?, row)));
         Ok(match held {
-            Some((remaining, mut row)) if row.is_owned_by(&request.owner) => {
-                Outcome::Granted(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?)
-            }
+            Some((remaining, mut row)) if row.is_owned_by(&request.owner) => Outcome::Granted(
+                row.renew(db, host, now, &request.key, remaining.max(request.ttl))?,
+            ),
             Some((remaining, row)) => Outcome::Held(row.holder(remaining)?),
             None => {
                 let mut row = Row {
@@ -72,41 +72,76 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
 }
 
 /// One answer for each claim; all in one transaction.
-pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Result<Vec<Result<Option<Grant>>>> {
-    let ties: Vec<_> = requests.iter().map(|request| request.tie.map(|tie| host.facts(tie))).collect();
+pub(super) fn extend(
+    file: &LeaseFile,
+    host: &Host,
+    requests: &[Request],
+) -> Result<Vec<Result<Option<Grant>>>> {
+    let ties: Vec<_> = requests
+        .iter()
+        .map(|request| request.tie.map(|tie| host.facts(tie)))
+        .collect();
     file.write(|db| {
         let now = host.now();
         requests
             .iter()
             .zip(ties)
             .map(|(request, tie)| {
-                let Some((remaining, mut row)) = held_by(db, host, now, &request.key, &request.owner)? else {
+                let Some((remaining, mut row)) =
+                    held_by(db, host, now, &request.key, &request.owner)?
+                else {
                     return Ok(Ok(None));
                 };
                 row.tie = tie.unwrap_or(row.tie);
                 row.info = request.holder.clone().unwrap_or(row.info);
-                Ok(Ok(Some(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?)))
+                Ok(Ok(Some(row.renew(
+                    db,
+                    host,
+                    now,
+                    &request.key,
+                    remaining.max(request.ttl),
+                )?)))
             })
             .collect()
     })
 }
 
-pub(super) fn release(file: &LeaseFile, host: &Host, key: &Key, owner: &OwnerToken) -> Result<bool> {
+pub(super) fn release(
+    file: &LeaseFile,
+    host: &Host,
+    key: &Key,
+    owner: &OwnerToken,
+) -> Result<bool> {
     file.write(|db| {
-        let Some(row) = find(db, key)?.filter(|row| row.is_owned_by(owner)) else { return Ok(false) };
+        let Some(row) = find(db, key)?.filter(|row| row.is_owned_by(owner)) else {
+            return Ok(false);
+        };
         delete(db, key)?;
         Ok(row.remaining(host, host.now()).is_some())
     })
 }
 
-pub(super) fn transfer(file: &LeaseFile, host: &Host, from: &OwnerToken, request: &Request) -> Result<Option<Grant>> {
+pub(super) fn transfer(
+    file: &LeaseFile,
+    host: &Host,
+    from: &OwnerToken,
+    request: &Request,
+) -> Result<Option<Grant>> {
     let tie = request.tie.map(|tie| host.facts(tie));
     file.write(|db| {
         let now = host.now();
         if let Some((remaining, mut row)) = held_by(db, host, now, &request.key, &request.owner)? {
-            return Ok(Some(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?));
+            return Ok(Some(row.renew(
+                db,
+                host,
+                now,
+                &request.key,
+                remaining.max(request.ttl),
+            )?));
         }
-        let Some((_, mut row)) = held_by(db, host, now, &request.key, from)? else { return Ok(None) };
+        let Some((_, mut row)) = held_by(db, host, now, &request.key, from)? else {
+            return Ok(None);
+        };
         row.owner = request.owner.as_bytes().to_vec();
         row.token = next_token(db)?;
         row.tie = tie.unwrap_or(row.tie);
@@ -123,13 +158,19 @@ pub(super) fn force_release(
     expected: Option<&OwnerToken>,
 ) -> Result<Option<Removed>> {
     file.write(|db| {
-        let Some(row) = find(db, key)? else { return Ok(None) };
-        let Some(remaining) = row.remaining(host, host.now()) else { return Ok(None) };
+        let Some(row) = find(db, key)? else {
+            return Ok(None);
+        };
+        let Some(remaining) = row.remaining(host, host.now()) else {
+            return Ok(None);
+        };
         if expected.is_some_and(|owner| !row.is_owned_by(owner)) {
             return Ok(None);
         }
         delete(db, key)?;
-        Ok(Some(Removed::new(vec![row.holder(remaining)?]).fence_floor(fencing(next_token(db)?))))
+        Ok(Some(
+            Removed::new(vec![row.holder(remaining)?]).fence_floor(fencing(next_token(db)?)),
+        ))
     })
 }
 
@@ -150,9 +191,14 @@ pub(super) fn list(file: &LeaseFile, host: &Host, prefix: &str, page: &Page) -> 
                 break;
             }
             let row = Row::read(sql)?;
-            let Some(remaining) = row.remaining(host, now) else { continue };
+            let Some(remaining) = row.remaining(host, now) else {
+                continue;
+            };
             if entries.len() >= page.limit {
-                let last = entries.last().map(|entry| entry.key.clone()).unwrap_or_default();
+                let last = entries
+                    .last()
+                    .map(|entry| entry.key.clone())
+                    .unwrap_or_default();
                 return Ok(Listing::new(entries).next(last));
             }
             entries.push(Entry::new(key, vec![row.holder(remaining)?]));
@@ -168,7 +214,11 @@ pub(super) fn sweep(file: &LeaseFile, host: &Host) -> Result<()> {
     let idle = "(boot = ?1 AND ends < ?2) OR (boot <> ?1 AND wall_ends < ?3)";
     let bounds = params![host.boot, now.up - DAY, now.wall - DAY];
     let any = file.read(|db| {
-        Ok(db.query_row(&format!("SELECT EXISTS (SELECT 1 FROM leases WHERE {idle})"), bounds, |row| row.get(0))?)
+        Ok(db.query_row(
+            &format!("SELECT EXISTS (SELECT 1 FROM leases WHERE {idle})"),
+            bounds,
+            |row| row.get(0),
+        )?)
     })?;
     if any {
         file.write(|db| Ok(db.execute(&format!("DELETE FROM leases WHERE {idle}"), bounds)?))?;
@@ -198,7 +248,12 @@ impl Row {
             boot: row.get(3)?,
             ends: row.get(4)?,
             wall_ends: row.get(5)?,
-            tie: TieFacts { kind: row.get(6)?, id: row.get(7)?, start: row.get(8)?, pid_namespace: row.get(9)? },
+            tie: TieFacts {
+                kind: row.get(6)?,
+                id: row.get(7)?,
+                start: row.get(8)?,
+                pid_namespace: row.get(9)?,
+            },
             info: HolderInfo {
                 host: row.get(10)?,
                 pid: row.get(11)?,
@@ -227,7 +282,10 @@ impl Row {
         } else {
             0
         };
-        u64::try_from(left).ok().filter(|&left| left > 0).map(Duration::from_nanos)
+        u64::try_from(left)
+            .ok()
+            .filter(|&left| left > 0)
+            .map(Duration::from_nanos)
     }
 
     /// Lets the lease stand for `length` from now, by the clocks of this boot, and writes it.
@@ -248,26 +306,37 @@ impl Row {
     }
 
     fn put(&self, db: &Connection, key: &Key) -> rusqlite::Result<()> {
-        let Self { owner, token, boot, ends, wall_ends, tie, info, since, renewed } = self;
-        db.prepare_cached(include_str!("put.sql"))?.execute(params![
-            key.as_stored(),
+        let Self {
             owner,
             token,
             boot,
             ends,
             wall_ends,
-            tie.kind,
-            tie.id,
-            tie.start,
-            tie.pid_namespace,
-            info.host,
-            info.pid,
-            info.command,
-            info.label,
-            info.reason,
+            tie,
+            info,
             since,
             renewed,
-        ])?;
+        } = self;
+        db.prepare_cached(include_str!("put.sql"))?
+            .execute(params![
+                key.as_stored(),
+                owner,
+                token,
+                boot,
+                ends,
+                wall_ends,
+                tie.kind,
+                tie.id,
+                tie.start,
+                tie.pid_namespace,
+                info.host,
+                info.pid,
+                info.command,
+                info.label,
+                info.reason,
+                since,
+                renewed,
+            ])?;
         Ok(())
     }
 
@@ -286,7 +355,9 @@ fn find(db: &Connection, key: &Key) -> rusqlite::Result<Option<Row>> {
 }
 
 fn find_stored(db: &Connection, key: &str) -> rusqlite::Result<Option<Row>> {
-    db.prepare_cached("SELECT * FROM leases WHERE key = ?1")?.query_row([key], Row::read).optional()
+    db.prepare_cached("SELECT * FROM leases WHERE key = ?1")?
+        .query_row([key], Row::read)
+        .optional()
 }
 
 fn held_by(
@@ -301,8 +372,12 @@ fn held_by(
 }
 
 fn live(db: &Connection, host: &Host, key: &str) -> Result<Option<Holder>, Fault> {
-    let Some(row) = find_stored(db, key)? else { return Ok(None) };
-    let Some(remaining) = row.remaining(host, host.now()) else { return Ok(None) };
+    let Some(row) = find_stored(db, key)? else {
+        return Ok(None);
+    };
+    let Some(remaining) = row.remaining(host, host.now()) else {
+        return Ok(None);
+    };
     Ok(Some(row.holder(remaining)?))
 }
 
@@ -311,7 +386,8 @@ fn other_holder(db: &Connection, host: &Host, request: &Request) -> Result<Optio
 }
 
 fn delete(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
-    db.prepare_cached("DELETE FROM leases WHERE key = ?1")?.execute([key.as_stored()])
+    db.prepare_cached("DELETE FROM leases WHERE key = ?1")?
+        .execute([key.as_stored()])
 }
 
 /// Raises the counter of the whole file: above the last token, and above all that an earlier boot may have given and
@@ -319,9 +395,13 @@ fn delete(db: &Connection, key: &Key) -> rusqlite::Result<usize> {
 fn next_token(db: &Connection) -> Result<i64, Fault> {
     let raise = "UPDATE meta SET last_token = max(last_token + 1, epoch << 32)
         WHERE last_token < 9223372036854775807 AND epoch < 2147483648 RETURNING last_token";
-    let token = db.prepare_cached(raise)?.query_row([], |row| row.get(0)).optional()?;
+    let token = db
+        .prepare_cached(raise)?
+        .query_row([], |row| row.get(0))
+        .optional()?;
     token.ok_or_else(|| {
-        let message = "the fencing counter of this file is used up: move the file away when no lease is held";
+        let message =
+            "the fencing counter of this file is used up: move the file away when no lease is held";
         Error::new(ErrorKind::Rejected, message).into()
     })
 }

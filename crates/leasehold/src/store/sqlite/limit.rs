@@ -27,7 +27,9 @@ impl Limit {
             if limit.is_over() {
                 return false;
             }
-            thread::sleep(Duration::from_micros((100 << attempts.clamp(0, 4)).min(1000)));
+            thread::sleep(Duration::from_micros(
+                (100 << attempts.clamp(0, 4)).min(1000),
+            ));
             true
         }
     }

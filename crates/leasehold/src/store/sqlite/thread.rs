@@ -42,11 +42,21 @@ impl StoreThread {
         let queue = Arc::new(Queue::default());
         let (running, ended) = watch::channel(());
         let (reply, opened) = oneshot::channel();
-        let handle = Self { queue: Arc::clone(&queue), ended, process: std::process::id() };
+        let handle = Self {
+            queue: Arc::clone(&queue),
+            ended,
+            process: std::process::id(),
+        };
         let body = move || {
             let _running = running;
             let queue = Ending(queue);
-            let mut worker = Worker { path, host, file: None, limit: Limit::default(), watches: Watches::new() };
+            let mut worker = Worker {
+                path,
+                host,
+                file: None,
+                limit: Limit::default(),
+                watches: Watches::new(),
+            };
             worker.limit.set(Clock::system().now() + patience);
             let answer = worker.file().map(drop);
             let usable = answer.is_ok();
@@ -54,10 +64,16 @@ impl StoreThread {
                 worker.serve(&queue.0);
             }
         };
-        thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(body).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "cannot start a thread for the file").with_source(error)
-        })?;
-        opened.await.unwrap_or_else(|_| Err(broken(ErrorKind::Unavailable)))?;
+        thread::Builder::new()
+            .name("leasehold-sqlite".to_owned())
+            .spawn(body)
+            .map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "cannot start a thread for the file")
+                    .with_source(error)
+            })?;
+        opened
+            .await
+            .unwrap_or_else(|_| Err(broken(ErrorKind::Unavailable)))?;
         Ok(handle)
     }
 
@@ -75,9 +91,19 @@ impl StoreThread {
         }
         let (reply, answer) = oneshot::channel();
         let until = Clock::system().now() + patience;
-        self.queue.push(urgency, Box::new(Task { work, reply, until, always: urgency == Urgency::Must }))?;
+        self.queue.push(
+            urgency,
+            Box::new(Task {
+                work,
+                reply,
+                until,
+                always: urgency == Urgency::Must,
+            }),
+        )?;
         // Left without an answer only by a panic in the very job.
-        answer.await.unwrap_or_else(|_| Err(broken(ErrorKind::Indeterminate)))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(broken(ErrorKind::Indeterminate)))
     }
 
     /// Has the thread end after the jobs that it was given, and waits for that.
@@ -97,7 +123,10 @@ impl Drop for StoreThread {
 }
 
 fn broken(kind: ErrorKind) -> Error {
-    Error::new(kind, "the store's thread ended unexpectedly: open the store again")
+    Error::new(
+        kind,
+        "the store's thread ended unexpectedly: open the store again",
+    )
 }
 
 /// What the thread works with.
@@ -180,7 +209,9 @@ impl Queue {
     fn push(&self, urgency: Urgency, job: Box<dyn Job>) -> Result<()> {
         let mut lines = self.lines.lock();
         match (lines.end, urgency) {
-            (Some(End::Closed), _) => return Err(Error::new(ErrorKind::Closed, "the store was closed")),
+            (Some(End::Closed), _) => {
+                return Err(Error::new(ErrorKind::Closed, "the store was closed"));
+            }
             (Some(End::Broken), _) => return Err(broken(ErrorKind::Unavailable)),
             (None, Urgency::Must | Urgency::Soon) => lines.first.push_back(job),
             (None, Urgency::Normal) => lines.then.push_back(job),
@@ -223,7 +254,13 @@ impl Queue {
 
 impl fmt::Debug for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lines({} first, {} then, {:?})", self.first.len(), self.then.len(), self.end)
+        write!(
+            f,
+            "Lines({} first, {} then, {:?})",
+            self.first.len(),
+            self.then.len(),
+            self.end
+        )
     }
 }
 
@@ -234,7 +271,10 @@ impl Drop for Ending {
     fn drop(&mut self) {
         self.0.end(End::Broken);
         let mut lines = self.0.lines.lock();
-        let left: Vec<_> = std::mem::take(&mut lines.first).into_iter().chain(std::mem::take(&mut lines.then)).collect();
+        let left: Vec<_> = std::mem::take(&mut lines.first)
+            .into_iter()
+            .chain(std::mem::take(&mut lines.then))
+            .collect();
         // Answers wake callers, which is not done under a lock.
         drop(lines);
         for job in left {

@@ -32,7 +32,11 @@ struct Watch {
 
 impl Watches {
     pub(super) fn new() -> Self {
-        Self { watches: Vec::new(), version: None, looked: Moment::from_nanos(0) }
+        Self {
+            watches: Vec::new(),
+            version: None,
+            looked: Moment::from_nanos(0),
+        }
     }
 
     /// A wake-up for when `key` is no longer held as it was seen.
@@ -43,7 +47,11 @@ impl Watches {
             self.looked = Clock::system().now();
         }
         let (bell, rung) = oneshot::channel::<()>();
-        self.watches.push(Watch { key: key.clone(), seen: seen.fencing, bell });
+        self.watches.push(Watch {
+            key: key.clone(),
+            seen: seen.fencing,
+            bell,
+        });
         Wake::Hint(Box::pin(async move {
             // An error means that the store was closed, which is worth asking again for, too.
             rung.await.ok();
@@ -78,10 +86,12 @@ impl Watches {
             return;
         }
         self.version = Some(version);
-        self.wake_where(|watch| match lease::inspect(file, host, watch.key.as_stored()) {
-            Ok(holder) => holder.is_none_or(|holder| holder.fencing != watch.seen),
-            Err(_) => true,
-        });
+        self.wake_where(
+            |watch| match lease::inspect(file, host, watch.key.as_stored()) {
+                Ok(holder) => holder.is_none_or(|holder| holder.fencing != watch.seen),
+                Err(_) => true,
+            },
+        );
     }
 
     fn wake_where(&mut self, matches: impl FnMut(&mut Watch) -> bool) {
