@@ -23,7 +23,8 @@ use async_trait::async_trait;
 
 use self::host::{Host, wall_time};
 use self::lease::{Outcome, Request};
-use self::thread::{StoreThread, Urgency, Worker};
+use self::queue::Urgency;
+use self::thread::{StoreThread, Worker};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
     Attempt, Capabilities, Claim, Contention, Fencing, Finding, Grant, Inspection, Level, Listing,
@@ -36,6 +37,8 @@ mod file;
 mod host;
 mod lease;
 mod limit;
+mod queue;
+mod row;
 mod thread;
 mod watch;
 

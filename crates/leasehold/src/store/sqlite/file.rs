@@ -11,13 +11,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::fault::rejected;
+use super::fault::{Fault, rejected};
 use super::host::Host;
 use super::lease;
 use super::limit::Limit;
 use crate::error::Result;
-
-pub(super) use super::fault::Fault;
 
 /// "LEAS", as schema.sql sets it.
 const APPLICATION_ID: i64 = 0x4c45_4153;

@@ -1,32 +1,19 @@
-//! The thread that alone touches the file, and the jobs that wait for it.
+//! The thread that alone touches the file.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
 use super::file::LeaseFile;
 use super::host::Host;
 use super::limit::Limit;
+use super::queue::{End, Ending, Next, Queue, Task, Urgency, broken};
 use super::watch::Watches;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-
-/// Which jobs go first, and which are left out when nobody waits for their answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Urgency {
-    /// Before all others, and always: what gives back.
-    Must,
-    /// Before all others: what keeps a lease.
-    Soon,
-    /// In turn: what takes a lease, or only reads.
-    Normal,
-}
 
 /// A handle on the thread; the thread ends with it, after the jobs that it was given.
 #[derive(Debug)]
@@ -108,8 +95,8 @@ impl StoreThread {
 
     /// Has the thread end after the jobs that it was given, and waits for that.
     pub(super) async fn close(&self) {
-        self.queue.end(End::Closed);
         if std::process::id() == self.process {
+            self.queue.end(End::Closed);
             let mut ended = self.ended.clone();
             while ended.changed().await.is_ok() {}
         }
@@ -118,15 +105,11 @@ impl StoreThread {
 
 impl Drop for StoreThread {
     fn drop(&mut self) {
-        self.queue.end(End::Closed);
+        // In a forked child the queue's lock may have been copied in a locked state.
+        if std::process::id() == self.process {
+            self.queue.end(End::Closed);
+        }
     }
-}
-
-fn broken(kind: ErrorKind) -> Error {
-    Error::new(
-        kind,
-        "the store's thread ended unexpectedly: open the store again",
-    )
 }
 
 /// What the thread works with.
@@ -135,7 +118,7 @@ pub(super) struct Worker {
     path: PathBuf,
     host: Host,
     file: Option<LeaseFile>,
-    limit: Limit,
+    pub(super) limit: Limit,
     pub(super) watches: Watches,
 }
 
@@ -179,136 +162,30 @@ impl Worker {
     }
 }
 
-/// Jobs in two lines.
-#[derive(Debug, Default)]
-struct Queue {
-    lines: Mutex<Lines>,
-    changed: Condvar,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[derive(Default)]
-struct Lines {
-    first: VecDeque<Box<dyn Job>>,
-    then: VecDeque<Box<dyn Job>>,
-    end: Option<End>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Closed,
-    Broken,
-}
-
-enum Next {
-    Job(Box<dyn Job>),
-    Idle,
-    Ended,
-}
-
-impl Queue {
-    fn push(&self, urgency: Urgency, job: Box<dyn Job>) -> Result<()> {
-        let mut lines = self.lines.lock();
-        match (lines.end, urgency) {
-            (Some(End::Closed), _) => {
-                return Err(Error::new(ErrorKind::Closed, "the store was closed"));
-            }
-            (Some(End::Broken), _) => return Err(broken(ErrorKind::Unavailable)),
-            (None, Urgency::Must | Urgency::Soon) => lines.first.push_back(job),
-            (None, Urgency::Normal) => lines.then.push_back(job),
-        }
-        drop(lines);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    /// The next job; waits for one, but only so long if that is limited.
-    fn next(&self, limit: Option<Duration>) -> Next {
-        let mut lines = self.lines.lock();
-        loop {
-            let job = match lines.first.pop_front() {
-                Some(job) => Some(job),
-                None => lines.then.pop_front(),
-            };
-            if let Some(job) = job {
-                return Next::Job(job);
-            }
-            if lines.end.is_some() {
-                return Next::Ended;
-            }
-            match limit {
-                None => self.changed.wait(&mut lines),
-                Some(limit) => {
-                    if self.changed.wait_for(&mut lines, limit).timed_out() {
-                        return Next::Idle;
-                    }
-                }
-            }
-        }
-    }
-
-    fn end(&self, end: End) {
-        self.lines.lock().end.get_or_insert(end);
-        self.changed.notify_one();
-    }
-}
-
-impl fmt::Debug for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Lines({} first, {} then, {:?})",
-            self.first.len(),
-            self.then.len(),
-            self.end
-        )
-    }
-}
-
-/// Lives on the thread, so that no job waits for a thread that is gone, whatever ended it.
-struct Ending(Arc<Queue>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.end(End::Broken);
-        let mut lines = self.0.lines.lock();
-        let left: Vec<_> = std::mem::take(&mut lines.first)
-            .into_iter()
-            .chain(std::mem::take(&mut lines.then))
-            .collect();
-        // Answers wake callers, which is not done under a lock.
-        drop(lines);
-        for job in left {
-            job.refuse(broken(ErrorKind::Unavailable));
-        }
-    }
-}
-
-trait Job: Send {
-    fn run(self: Box<Self>, worker: &mut Worker);
-    fn refuse(self: Box<Self>, error: Error);
-}
-
-struct Task<W, T> {
-    work: W,
-    reply: oneshot::Sender<Result<T>>,
-    until: Moment,
-    always: bool,
-}
-
-impl<W, T> Job for Task<W, T>
-where
-    W: FnOnce(&mut Worker) -> Result<T> + Send,
-    T: Send,
-{
-    fn run(self: Box<Self>, worker: &mut Worker) {
-        if self.always || !self.reply.is_closed() {
-            worker.limit.set(self.until);
-            let answer = (self.work)(worker);
-            self.reply.send(answer).ok();
-        }
-    }
-
-    fn refuse(self: Box<Self>, error: Error) {
-        self.reply.send(Err(error)).ok();
+    #[tokio::test]
+    async fn a_handle_that_a_fork_copied_is_inert() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = Host::present().unwrap();
+        let patience = Duration::from_secs(4);
+        let mut thread = StoreThread::start(directory.path().join("leases.db"), host, patience)
+            .await
+            .unwrap();
+        let own = thread.process;
+        thread.process += 1;
+        let error = thread
+            .ask(Urgency::Must, patience, |_| Ok(()))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        thread.close().await;
+        thread.process = own;
+        thread
+            .ask(Urgency::Must, patience, |_| Ok(()))
+            .await
+            .unwrap();
     }
 }
