@@ -96,3 +96,57 @@ async fn opening_sweeps_what_has_been_over_for_a_day_and_nothing_else() {
         assert_eq!(rows(), Ok::<i64, _>(left), "after {later:?}");
     }
 }
+
+/// The part of the test below that has to run in another time namespace.
+#[tokio::test]
+#[ignore = "started by a_time_namespace_changes_nothing"]
+async fn elsewhen() {
+    let Some(path) = env::var_os("LEASEHOLD_TIME_FILE") else {
+        return;
+    };
+    let store = SqliteStore::open(path).await.unwrap();
+    let remaining = store.inspect(&key("k")).await.unwrap().holders[0]
+        .remaining
+        .unwrap();
+    assert!(remaining <= TTL, "{remaining:?}");
+    granted(&store, &Claim::new(&key("theirs"), &owner(), TTL)).await;
+    println!("looked");
+}
+
+#[tokio::test]
+async fn a_time_namespace_changes_nothing() {
+    let (_directory, path) = scratch();
+    let store = SqliteStore::open(&path).await.unwrap();
+    let (ours, owner) = (key("k"), owner());
+    for offset in ["86400", "-10"] {
+        granted(&store, &Claim::new(&ours, &owner, TTL)).await;
+        let output = Command::new("unshare")
+            .args(["--time", "--boottime", offset, "--fork"])
+            .arg(env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "store::sqlite::tests::boots::elsewhen",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("LEASEHOLD_TIME_FILE", &path)
+            .output();
+        let Ok(output) = output else {
+            println!("skipped: there is no unshare");
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !text.contains("running 1 test") {
+            println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        assert!(output.status.success() && text.contains("looked"), "{text}");
+        let theirs = store.inspect(&key("theirs")).await.unwrap();
+        assert!(theirs.holders[0].remaining.unwrap() <= TTL);
+        store
+            .force_release(&key("theirs"), None)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}

@@ -1,5 +1,7 @@
 //! Many at once.
 
+use std::process::{Child, Stdio};
+
 use super::*;
 
 const ROUNDS: usize = 500;
@@ -7,22 +9,7 @@ const ROUNDS: usize = 500;
 #[test]
 fn racing_processes_have_one_winner_per_round() {
     let (_directory, path) = scratch();
-    let mut racers: Vec<_> = (0..20)
-        .map(|_| {
-            Command::new(env::current_exe().unwrap())
-                .args([
-                    "--exact",
-                    "store::sqlite::tests::races::racer",
-                    "--ignored",
-                    "--nocapture",
-                ])
-                .env("LEASEHOLD_RACE_FILE", &path)
-                .stdout(std::process::Stdio::piped())
-                .stderr(std::process::Stdio::piped())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
+    let mut racers: Vec<_> = (0..20).map(|_| start_racer(&path)).collect();
     let mut outputs: Vec<_> = racers
         .iter_mut()
         .map(|racer| BufReader::new(racer.stdout.take().unwrap()))
@@ -140,5 +127,50 @@ async fn many_can_create_the_file_at_once() {
             (0..16).map(|n| (1 << 32) + n).collect::<Vec<_>>(),
             "one file, one counter"
         );
+    }
+}
+
+fn start_racer(path: &Path) -> Child {
+    let racer = "store::sqlite::tests::races::racer";
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", racer, "--ignored", "--nocapture"])
+        .env("LEASEHOLD_RACE_FILE", path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn writers_that_are_killed_leave_a_file_that_works() {
+    let (_directory, path) = scratch();
+    fs::write(path.with_extension("go"), "").unwrap();
+    for turn in 1..=5 {
+        let mut racers: Vec<_> = (0..3).map(|_| start_racer(&path)).collect();
+        let mut output = BufReader::new(racers[0].stdout.take().unwrap()).lines();
+        // All are somewhere in the middle of their work, at another place each turn.
+        let mark = format!("round {} ", turn * 60);
+        assert!(output.any(|line| line.unwrap().starts_with(&mark)));
+        for racer in &mut racers {
+            racer.kill().unwrap();
+        }
+        for racer in &mut racers {
+            racer.wait().unwrap();
+        }
+        let db = Connection::open(&path).unwrap();
+        let check: String = db
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(check, "ok");
+        let highest: i64 = db
+            .query_row("SELECT max(token) FROM leases", [], |row| row.get(0))
+            .unwrap();
+        let store = SqliteStore::open(&path).await.unwrap();
+        let grant = granted(
+            &store,
+            &Claim::new(&key(&format!("after {turn}")), &owner(), TTL),
+        )
+        .await;
+        assert!(token(&grant) > highest.unsigned_abs());
     }
 }
