@@ -1,0 +1,56 @@
+//! Every store of this crate against the suite.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::store::Store;
+use leasehold::store::memory::MemoryStore;
+use leasehold::testkit::conformance::{Fixture, Outage};
+use leasehold::testkit::{Fault, FaultStore, TestClock};
+use leasehold::{Clock, ErrorKind, Result};
+
+leasehold::conformance! { memory, MemoryFixture::new() }
+
+/// A memory store in paused time.
+struct MemoryFixture {
+    clock: TestClock,
+    store: FaultStore,
+}
+
+impl MemoryFixture {
+    fn new() -> Self {
+        tokio::time::pause();
+        let clock = TestClock::start();
+        let store = FaultStore::new(MemoryStore::with_clock(clock.clone().into()));
+        Self { clock, store }
+    }
+}
+
+#[async_trait]
+impl Fixture for MemoryFixture {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(self.store.clone()))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone().into()
+    }
+
+    async fn outage(&self) -> Option<Outage> {
+        self.store.outage(Fault::fail(ErrorKind::Unavailable));
+        Some(Box::new(Heal(self.store.clone())))
+    }
+}
+
+struct Heal(FaultStore);
+
+impl Drop for Heal {
+    fn drop(&mut self) {
+        self.0.heal();
+    }
+}
