@@ -54,3 +54,40 @@ impl Drop for Heal {
         self.0.heal();
     }
 }
+
+#[cfg(feature = "sqlite")]
+leasehold::conformance! { sqlite, SqliteFixture::new(), without: [places, wakes] }
+
+/// A SQLite file in a directory of its own, in real time.
+#[cfg(feature = "sqlite")]
+struct SqliteFixture(tempfile::TempDir);
+
+#[cfg(feature = "sqlite")]
+impl SqliteFixture {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.0.path().join("leases.db")
+    }
+}
+
+#[cfg(feature = "sqlite")]
+#[async_trait]
+impl Fixture for SqliteFixture {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(leasehold::store::sqlite::SqliteStore::open(self.path()).await?))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(300)
+    }
+
+    /// Another connection that is in the middle of a write.
+    async fn outage(&self) -> Option<Outage> {
+        let connection = rusqlite::Connection::open(self.path()).unwrap();
+        connection.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        Some(Box::new(connection))
+    }
+}

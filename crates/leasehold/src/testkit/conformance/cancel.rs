@@ -25,7 +25,7 @@ pub(super) async fn a_cancelled_ask_can_be_undone(bench: &Bench<'_>) -> Outcome 
             ask_and_drop(&client, &key, &owner, index).await;
             undo(&client, &key, &owner).await
         })));
-        if index % 16 == 0 {
+        if index.is_multiple_of(16) {
             tokio::task::yield_now().await;
         }
     }
@@ -65,7 +65,7 @@ pub(super) async fn dropped_waiters_leave_nothing(bench: &Bench<'_>) -> Outcome 
 async fn ask_and_drop(client: &Client, key: &Key, owner: &OwnerToken, index: usize) {
     let claim = Claim::new(key, owner, LONG).waits(true);
     let ask = pin!(client.acquire(&claim));
-    if index % 3 == 0 {
+    if index.is_multiple_of(3) {
         let limit = Duration::from_micros(fastrand::u64(..3000));
         drop(tokio::time::timeout(limit, ask).await);
         return;

@@ -85,11 +85,7 @@ pub(super) async fn extend_of_nothing_answers_nothing(bench: &Bench<'_>) -> Outc
 
 pub(super) async fn extend_keeps_the_holder_unless_given(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("described")?, owner()?);
-    let named = |label: &str| {
-        let mut info = HolderInfo::default();
-        info.label = Some(label.to_owned());
-        info
-    };
+    let named = |label: &str| HolderInfo { label: Some(label.to_owned()), ..HolderInfo::default() };
     let (first, second) = (named("first"), named("second"));
     client.acquire(&Claim::new(&key, &owner, LONG).holder(&first)).await?;
     let label = async || Ok::<_, super::Failure>(client.holder(&key).await?.and_then(|holder| holder.info.label));

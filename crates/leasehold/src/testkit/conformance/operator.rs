@@ -47,10 +47,12 @@ pub(super) async fn force_release_compares_the_owner(bench: &Bench<'_>) -> Outco
 
 pub(super) async fn inspect_tells_the_holder(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("seen")?, owner()?);
-    let mut info = HolderInfo::default();
-    info.host = Some("böx".to_owned());
-    info.pid = Some(4711);
-    info.label = Some("it's \"quoted\"".to_owned());
+    let info = HolderInfo {
+        host: Some("böx".to_owned()),
+        pid: Some(4711),
+        label: Some("it's \"quoted\"".to_owned()),
+        ..HolderInfo::default()
+    };
     client.acquire(&Claim::new(&key, &owner, LONG).holder(&info)).await?;
     let Some(holder) = bench.client().await?.holder(&key).await? else {
         return Err(Failure::new("a held key reads as free"));

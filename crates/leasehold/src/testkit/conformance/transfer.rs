@@ -155,11 +155,7 @@ pub(super) async fn a_transfer_can_be_undone(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn transfer_keeps_the_holder_unless_given(bench: &Bench<'_>) -> Outcome {
     let (client, key, first, second) = (bench.client().await?, bench.key("told")?, owner()?, owner()?);
-    let named = |label: &str| {
-        let mut info = HolderInfo::default();
-        info.label = Some(label.to_owned());
-        info
-    };
+    let named = |label: &str| HolderInfo { label: Some(label.to_owned()), ..HolderInfo::default() };
     client.acquire(&Claim::new(&key, &first, LONG).holder(&named("first"))).await?;
     let label = async || Ok::<_, Failure>(client.holder(&key).await?.and_then(|holder| holder.info.label));
     if label().await?.is_none() {
