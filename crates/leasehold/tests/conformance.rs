@@ -56,7 +56,7 @@ impl Drop for Heal {
 }
 
 #[cfg(feature = "sqlite")]
-leasehold::conformance! { sqlite, SqliteFixture::new(), without: [places, wakes] }
+leasehold::conformance! { sqlite, SqliteFixture::new(), without: [places] }
 
 /// A SQLite file in a directory of its own, in real time.
 #[cfg(feature = "sqlite")]
