@@ -3,6 +3,7 @@
 //! - [`conformance`]: the suite that every store has to pass, also yours: see [`conformance!`](crate::conformance).
 //! - [`FaultStore`] stands in front of a store and delays, fails, loses or repeats late what passes through it.
 //! - [`ScriptedStore`] expects a list of calls and answers each as it was told.
+//! - [`Residue`] tells what a manager still holds on to.
 //! - [`TestClock`] is a clock that a test can suspend, and let run fast or slow.
 //! - [`History`] proves from what holders recorded that at most one of them was valid at a time.
 //!
@@ -32,12 +33,11 @@ pub mod conformance;
 mod fault;
 mod history;
 mod owned;
+mod residue;
 mod scripted;
 
 pub use self::clock::TestClock;
 pub use self::fault::{Call, Fault, FaultStore};
 pub use self::history::{Conflict, History, Record, Violation};
+pub use self::residue::Residue;
 pub use self::scripted::ScriptedStore;
-
-#[doc(hidden)]
-pub use tokio as __tokio;

@@ -77,7 +77,9 @@ impl SqliteFixture {
 #[async_trait]
 impl Fixture for SqliteFixture {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(leasehold::store::sqlite::SqliteStore::open(self.path()).await?))
+        Ok(Arc::new(
+            leasehold::store::sqlite::SqliteStore::open(self.path()).await?,
+        ))
     }
 
     fn ttl(&self) -> Duration {

@@ -12,7 +12,11 @@ pub(super) async fn an_outage_is_not_contention(bench: &Bench<'_>) -> Outcome {
     let answer = client.acquire(&Claim::new(&key, &owner, ttl(bench))).await;
     drop(outage);
     let error = match answer {
-        Ok(attempt) => return Err(Failure::new(format!("a place that is out answered {attempt:?}"))),
+        Ok(attempt) => {
+            return Err(Failure::new(format!(
+                "a place that is out answered {attempt:?}"
+            )));
+        }
         Err(error) => error,
     };
     check_kind(&error)?;
@@ -33,14 +37,22 @@ pub(super) async fn an_outage_is_not_a_loss(bench: &Bench<'_>) -> Outcome {
             for answer in answers {
                 match answer {
                     Err(error) => check_kind(&error)?,
-                    Ok(grant) => return Err(Failure::new(format!("a place that is out extended to {grant:?}"))),
+                    Ok(grant) => {
+                        return Err(Failure::new(format!(
+                            "a place that is out extended to {grant:?}"
+                        )));
+                    }
                 }
             }
         }
     }
     match client.release(&key, &owner).await {
         Err(error) => check_kind(&error)?,
-        Ok(found) => return Err(Failure::new(format!("a place that is out released: {found}"))),
+        Ok(found) => {
+            return Err(Failure::new(format!(
+                "a place that is out released: {found}"
+            )));
+        }
     }
     drop(outage);
     Ok(())
@@ -53,7 +65,10 @@ pub(super) async fn leases_outlive_an_outage(bench: &Bench<'_>) -> Outcome {
     bench.sleep(bench.ttl() / 4).await;
     drop(outage);
     check!(
-        client.extend_one(&key, &owner, super::bench::LONG).await?.is_some(),
+        client
+            .extend_one(&key, &owner, super::bench::LONG)
+            .await?
+            .is_some(),
         "the lease was gone after an outage"
     );
     client.check_released(&key, &owner).await
@@ -65,11 +80,22 @@ fn ttl(bench: &Bench<'_>) -> std::time::Duration {
 }
 
 async fn start(bench: &Bench<'_>) -> Result<Outage, Failure> {
-    bench.fixture().outage().await.ok_or_else(|| Failure::new("the fixture refused a second outage"))
+    bench
+        .fixture()
+        .outage()
+        .await
+        .ok_or_else(|| Failure::new("the fixture refused a second outage"))
 }
 
 fn check_kind(error: &Error) -> Outcome {
-    let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate, ErrorKind::Rejected];
-    check!(kinds.contains(&error.kind()), "an outage was told as {error:?}");
+    let kinds = [
+        ErrorKind::Unavailable,
+        ErrorKind::Indeterminate,
+        ErrorKind::Rejected,
+    ];
+    check!(
+        kinds.contains(&error.kind()),
+        "an outage was told as {error:?}"
+    );
     Ok(())
 }
