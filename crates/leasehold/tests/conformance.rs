@@ -8,7 +8,7 @@ use leasehold::store::Store;
 use leasehold::store::memory::MemoryStore;
 use leasehold::testkit::conformance::{Fixture, Outage};
 use leasehold::testkit::{Fault, FaultStore, TestClock};
-use leasehold::{Clock, ErrorKind, Result};
+use leasehold::{Clock, ErrorKind, Operation, Result};
 
 leasehold::conformance! { memory, MemoryFixture::new() }
 
@@ -91,5 +91,71 @@ impl Fixture for SqliteFixture {
         let connection = rusqlite::Connection::open(self.path()).unwrap();
         connection.execute_batch("BEGIN EXCLUSIVE").unwrap();
         Some(Box::new(connection))
+    }
+}
+
+#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
+#[path = "../examples/custom_store.rs"]
+mod custom_store;
+
+leasehold::conformance! { custom, CustomFixture::new(), without: [outages, places, wakes] }
+
+/// The store of the example, in paused time.
+struct CustomFixture {
+    clock: TestClock,
+    store: custom_store::TableStore,
+}
+
+impl CustomFixture {
+    fn new() -> Self {
+        tokio::time::pause();
+        let clock = TestClock::start();
+        let store = custom_store::TableStore::new(clock.clone().into());
+        Self { clock, store }
+    }
+}
+
+#[async_trait]
+impl Fixture for CustomFixture {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(self.store.clone()))
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone().into()
+    }
+}
+
+leasehold::conformance! { delayed, DelayedFixture::new(), without: [outages] }
+
+/// A memory store far away: an ask is under way for a while, and arrives although its sender has given up.
+struct DelayedFixture(MemoryFixture);
+
+impl DelayedFixture {
+    fn new() -> Self {
+        let fixture = MemoryFixture::new();
+        fixture
+            .store
+            .always(Operation::Acquire, Fault::delay(Duration::from_millis(2)));
+        Self(fixture)
+    }
+}
+
+#[async_trait]
+impl Fixture for DelayedFixture {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        self.0.client().await
+    }
+
+    fn ttl(&self) -> Duration {
+        self.0.ttl()
+    }
+
+    fn clock(&self) -> Clock {
+        self.0.clock()
     }
 }
