@@ -62,10 +62,11 @@ async fn a_delayed_reply_arrives() {
     let (store, key, owner) = fixture();
     store.once(Operation::Acquire, Fault::delay(SECOND));
     store.once(Operation::Release, Fault::delay_reply(SECOND));
-    let begin = tokio::time::Instant::now();
+    let clock = Clock::tokio();
+    let begin = clock.now();
     assert!(acquire(&store, &key, &owner).await.is_ok());
     assert!(store.release(&key, &owner).await.unwrap());
-    assert_eq!(begin.elapsed(), SECOND * 2);
+    assert_eq!(clock.now().since(begin), SECOND * 2);
 }
 
 #[tokio::test(start_paused = true)]
