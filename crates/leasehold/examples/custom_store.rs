@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::clock::Moment;
 use leasehold::store::{
-    Attempt, Capabilities, Claim, Contention, Entry, Fencing, Grant, Holder, HolderInfo,
-    Inspection, Listing, Page, Probe, Removed, Scope, Store,
+    Attempt, Capabilities, Claim, Contention, Entry, Fencing, Grant, Holder, HolderInfo, Inspection, Listing, Page,
+    Probe, Removed, Scope, Store,
 };
 use leasehold::{Clock, FencingToken, Key, LockManager, OwnerToken, Result};
 
@@ -50,10 +50,7 @@ struct Lease {
 
 impl TableStore {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self {
-            clock,
-            table: Arc::default(),
-        }
+        Self { clock, table: Arc::default() }
     }
 
     /// One decision: the table, and the one moment by which all of it is judged.
@@ -66,9 +63,7 @@ impl TableStore {
 impl Table {
     /// The lease on a key, unless it has expired.
     fn live(&mut self, key: &Key, now: Moment) -> Option<&mut Lease> {
-        self.leases
-            .get_mut(key.as_stored())
-            .filter(|lease| lease.ends > now)
+        self.leases.get_mut(key.as_stored()).filter(|lease| lease.ends > now)
     }
 
     /// A new holding: a new token, the whole ttl.
@@ -79,12 +74,7 @@ impl Table {
             self.leases.retain(|_, lease| lease.ends > now);
         }
         let token = FencingToken::new(self.last_token);
-        let lease = Lease {
-            owner: claim.owner.clone(),
-            token,
-            ends: now + claim.ttl,
-            info,
-        };
+        let lease = Lease { owner: claim.owner.clone(), token, ends: now + claim.ttl, info };
         let grant = lease.as_grant(now);
         self.leases.insert(claim.key.as_stored().to_owned(), lease);
         grant
@@ -105,10 +95,7 @@ impl Lease {
     }
 
     fn as_holder(&self, now: Moment) -> Holder {
-        Holder::new(self.owner.clone())
-            .info(Arc::clone(&self.info))
-            .remaining(self.ends.since(now))
-            .fencing(self.token)
+        Holder::new(self.owner.clone()).info(Arc::clone(&self.info)).remaining(self.ends.since(now)).fencing(self.token)
     }
 }
 
@@ -119,23 +106,14 @@ impl Store for TableStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(Scope::Process)
-            .fencing(Fencing::Monotonic)
-            .hand_over()
-            .lists()
+        Capabilities::new(Scope::Process).fencing(Fencing::Monotonic).hand_over().lists()
     }
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let (mut table, now) = self.decide();
         Ok(match table.live(claim.key, now) {
-            None => Attempt::Acquired(table.grant(
-                claim,
-                claim.holder.cloned().unwrap_or_default(),
-                now,
-            )),
-            Some(lease) if lease.owner == *claim.owner => {
-                Attempt::Acquired(lease.re_arm(claim.ttl, now))
-            }
+            None => Attempt::Acquired(table.grant(claim, claim.holder.cloned().unwrap_or_default(), now)),
+            Some(lease) if lease.owner == *claim.owner => Attempt::Acquired(lease.re_arm(claim.ttl, now)),
             Some(lease) => Attempt::Contended(Contention::new().retry_after(lease.ends.since(now))),
         })
     }
@@ -143,9 +121,7 @@ impl Store for TableStore {
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
         let (mut table, now) = self.decide();
         let mut extend = |claim: &Claim<'_>| {
-            let lease = table
-                .live(claim.key, now)
-                .filter(|lease| lease.owner == *claim.owner)?;
+            let lease = table.live(claim.key, now).filter(|lease| lease.owner == *claim.owner)?;
             if let Some(info) = claim.holder {
                 lease.info = Arc::clone(info);
             }
@@ -156,9 +132,7 @@ impl Store for TableStore {
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
         let (mut table, now) = self.decide();
-        let held = table
-            .live(key, now)
-            .is_some_and(|lease| lease.owner == *owner);
+        let held = table.live(key, now).is_some_and(|lease| lease.owner == *owner);
         if held {
             table.leases.remove(key.as_stored());
         }
@@ -180,11 +154,7 @@ impl Store for TableStore {
         Ok(Some(table.grant(claim, info, now)))
     }
 
-    async fn force_release(
-        &self,
-        key: &Key,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let (mut table, now) = self.decide();
         let Some(lease) = table.live(key, now) else {
             return Ok(None);
@@ -201,13 +171,7 @@ impl Store for TableStore {
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let (mut table, now) = self.decide();
-        Ok(Inspection::new(
-            table
-                .live(key, now)
-                .map(|lease| lease.as_holder(now))
-                .into_iter()
-                .collect(),
-        ))
+        Ok(Inspection::new(table.live(key, now).map(|lease| lease.as_holder(now)).into_iter().collect()))
     }
 
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {

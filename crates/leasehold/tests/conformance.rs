@@ -77,9 +77,7 @@ impl SqliteFixture {
 #[async_trait]
 impl Fixture for SqliteFixture {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(
-            leasehold::store::sqlite::SqliteStore::open(self.path()).await?,
-        ))
+        Ok(Arc::new(leasehold::store::sqlite::SqliteStore::open(self.path()).await?))
     }
 
     fn ttl(&self) -> Duration {
@@ -138,9 +136,7 @@ struct DelayedFixture(MemoryFixture);
 impl DelayedFixture {
     fn new() -> Self {
         let fixture = MemoryFixture::new();
-        fixture
-            .store
-            .always(Operation::Acquire, Fault::delay(Duration::from_millis(2)));
+        fixture.store.always(Operation::Acquire, Fault::delay(Duration::from_millis(2)));
         Self(fixture)
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::{
-    Attempt, Capabilities, Claim, Contention, Grant, Inspection, Listing, Page, Probe, Removed,
-    Store, Wake,
+    Attempt, Capabilities, Claim, Contention, Grant, Inspection, Listing, Page, Probe, Removed, Store, Wake,
 };
 use leasehold::testkit::conformance::{Fixture, Outage, cases};
 use leasehold::testkit::{Fault, FaultStore, TestClock};
@@ -19,21 +18,12 @@ use leasehold::{Clock, ErrorKind, FencingToken, Key, OwnerToken, Result};
 /// Each flaw with a case that is made for it.
 const MUTANTS: [(Flaw, &str); 8] = [
     (Flaw::ReleaseWithoutComparing, "release_needs_owner"),
-    (
-        Flaw::ExtendThatRecreates,
-        "extend_never_recreates_an_expired_lease",
-    ),
+    (Flaw::ExtendThatRecreates, "extend_never_recreates_an_expired_lease"),
     (Flaw::ExtendThatShortens, "extend_never_shortens"),
-    (
-        Flaw::DeadlineFromTheReply,
-        "the_validity_of_a_grant_is_kept",
-    ),
+    (Flaw::DeadlineFromTheReply, "the_validity_of_a_grant_is_kept"),
     (Flaw::FenceThatResets, "the_fence_grows_over_release"),
     (Flaw::ContentionForAnError, "an_outage_is_not_contention"),
-    (
-        Flaw::WakeUpLost,
-        "a_wake_is_armed_by_the_attempt_that_failed",
-    ),
+    (Flaw::WakeUpLost, "a_wake_is_armed_by_the_attempt_that_failed"),
     (Flaw::PlaceLostOnReAsk, "asking_again_keeps_the_place"),
 ];
 
@@ -49,10 +39,7 @@ async fn every_mutant_is_caught() {
         }
     }
     println!("{table}");
-    assert!(
-        escaped.is_empty(),
-        "not caught by the case made for it: {escaped:?}; caught were\n{table}"
-    );
+    assert!(escaped.is_empty(), "not caught by the case made for it: {escaped:?}; caught were\n{table}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,9 +108,7 @@ impl Mutant {
             && let Some(token) = grant.fencing
         {
             let mut bases = self.bases.lock().unwrap();
-            let (base, last) = bases
-                .entry(claim.key.clone())
-                .or_insert((token.get() - 1, 0));
+            let (base, last) = bases.entry(claim.key.clone()).or_insert((token.get() - 1, 0));
             *last = token.get();
             grant = grant.fencing(FencingToken::new(token.get() - *base));
         }
@@ -145,18 +130,13 @@ impl Store for Mutant {
         let mut answer = self.sound.acquire(&self.stands(claim)).await;
         if self.has(Flaw::PlaceLostOnReAsk)
             && claim.waits
-            && matches!(
-                answer,
-                Ok(Attempt::Contended(Contention { wake: None, .. }))
-            )
+            && matches!(answer, Ok(Attempt::Contended(Contention { wake: None, .. })))
         {
             self.sound.release(claim.key, claim.owner).await?;
             answer = self.sound.acquire(claim).await;
         }
         match answer {
-            Err(_) if self.has(Flaw::ContentionForAnError) => {
-                Ok(Attempt::Contended(Contention::new()))
-            }
+            Err(_) if self.has(Flaw::ContentionForAnError) => Ok(Attempt::Contended(Contention::new())),
             Ok(Attempt::Acquired(grant)) => Ok(Attempt::Acquired(self.told(claim, grant))),
             Ok(Attempt::Contended(mut contention)) if self.has(Flaw::WakeUpLost) => {
                 contention.wake = contention.wake.map(|place| {
@@ -184,8 +164,7 @@ impl Store for Mutant {
                 Ok(Some(grant)) => {
                     *grant = self.told(claim, grant.clone());
                     if self.has(Flaw::ExtendThatShortens) {
-                        let (sound, key, owner) =
-                            (self.sound.clone(), claim.key.clone(), claim.owner.clone());
+                        let (sound, key, owner) = (self.sound.clone(), claim.key.clone(), claim.owner.clone());
                         let end = tokio::time::sleep(claim.ttl);
                         tokio::spawn(async move {
                             end.await;
@@ -215,11 +194,7 @@ impl Store for Mutant {
         Ok(grant.map(|grant| self.told(claim, grant)))
     }
 
-    async fn force_release(
-        &self,
-        key: &Key,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         self.sound.force_release(key, expected).await
     }
 
@@ -251,23 +226,14 @@ impl MutantFixture {
     fn new(flaw: Option<Flaw>) -> Self {
         let clock = TestClock::start();
         let sound = FaultStore::new(MemoryStore::with_clock(clock.clone().into()));
-        Self {
-            flaw,
-            clock,
-            sound,
-            bases: Arc::default(),
-        }
+        Self { flaw, clock, sound, bases: Arc::default() }
     }
 }
 
 #[async_trait]
 impl Fixture for MutantFixture {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(Mutant {
-            flaw: self.flaw,
-            sound: self.sound.clone(),
-            bases: Arc::clone(&self.bases),
-        }))
+        Ok(Arc::new(Mutant { flaw: self.flaw, sound: self.sound.clone(), bases: Arc::clone(&self.bases) }))
     }
 
     fn ttl(&self) -> Duration {

@@ -128,15 +128,8 @@ pub enum Needs {
 }
 
 impl Needs {
-    const ALL: [Self; 7] = [
-        Self::Expiry,
-        Self::Fencing,
-        Self::HandOver,
-        Self::Lists,
-        Self::Outages,
-        Self::Places,
-        Self::Wakes,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Expiry, Self::Fencing, Self::HandOver, Self::Lists, Self::Outages, Self::Places, Self::Wakes];
 
     /// The word for it in the macro's list `without`.
     pub const fn as_str(self) -> &'static str {
@@ -227,28 +220,18 @@ impl Case {
     pub async fn run(&self, fixture: &dyn Fixture) -> Outcome {
         let capabilities = fixture.client().await?.capabilities();
         if !self.needs.are_met(&capabilities, fixture).await {
-            return Err(Failure::new(format!(
-                "this store is without {}: declare it",
-                self.needs.as_str()
-            )));
+            return Err(Failure::new(format!("this store is without {}: declare it", self.needs.as_str())));
         }
         let bench = Bench::new(fixture, capabilities);
         tokio::time::timeout(CASE_LIMIT, (self.run)(&bench))
             .await
-            .unwrap_or_else(|_| {
-                Err(Failure::new(format!(
-                    "the case did not end within {CASE_LIMIT:?}"
-                )))
-            })
+            .unwrap_or_else(|_| Err(Failure::new(format!("the case did not end within {CASE_LIMIT:?}"))))
     }
 }
 
 impl fmt::Debug for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Case")
-            .field("name", &self.name)
-            .field("needs", &self.needs)
-            .finish_non_exhaustive()
+        f.debug_struct("Case").field("name", &self.name).field("needs", &self.needs).finish_non_exhaustive()
     }
 }
 
@@ -283,38 +266,21 @@ pub async fn check_declared(fixture: &dyn Fixture, without: &[&str]) -> Outcome 
         let declared = without.contains(&needs.as_str());
         if declared == needs.are_met(&capabilities, fixture).await {
             let verb = if declared { "has" } else { "is without" };
-            return Err(Failure::new(format!(
-                "this store {verb} {}: correct the list `without`",
-                needs.as_str()
-            )));
+            return Err(Failure::new(format!("this store {verb} {}: correct the list `without`", needs.as_str())));
         }
     }
-    match without
-        .iter()
-        .find(|word| Needs::ALL.iter().all(|needs| needs.as_str() != **word))
-    {
-        Some(word) => Err(Failure::new(format!(
-            "nothing needs {word}: remove it from the list `without`"
-        ))),
+    match without.iter().find(|word| Needs::ALL.iter().all(|needs| needs.as_str() != **word)) {
+        Some(word) => Err(Failure::new(format!("nothing needs {word}: remove it from the list `without`"))),
         None => Ok(()),
     }
 }
 
 /// Runs a case, or the check of what is declared, in a runtime of its own; for the macro.
 #[doc(hidden)]
-pub fn run_test<F: Fixture>(
-    name: &str,
-    without: &[&str],
-    fixture: impl Future<Output = F>,
-) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            Failure::from(
-                Error::new(ErrorKind::Unavailable, "the runtime did not start").with_source(error),
-            )
-        })?;
+pub fn run_test<F: Fixture>(name: &str, without: &[&str], fixture: impl Future<Output = F>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Failure::from(Error::new(ErrorKind::Unavailable, "the runtime did not start").with_source(error))
+    })?;
     runtime.block_on(async {
         let fixture = fixture.await;
         match cases().iter().find(|case| case.name == name) {

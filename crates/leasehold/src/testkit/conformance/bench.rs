@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::{Failure, Fixture, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
-use crate::store::{
-    Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Holder, Store, Wake,
-};
+use crate::store::{Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Holder, Store, Wake};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// Fails the case unless the condition holds.
@@ -37,12 +35,7 @@ impl<'a> Bench<'a> {
     pub(super) fn new(fixture: &'a dyn Fixture, capabilities: Capabilities) -> Self {
         // Places of real servers may be less fresh than they should be.
         let namespace = format!("conformance-{:016x}", fastrand::u64(..));
-        Self {
-            fixture,
-            capabilities,
-            clock: fixture.clock(),
-            namespace,
-        }
+        Self { fixture, capabilities, clock: fixture.clock(), namespace }
     }
 
     pub(super) async fn client(&self) -> Result<Client, Failure> {
@@ -67,9 +60,7 @@ impl<'a> Bench<'a> {
 
     /// A ttl that is worth waiting for, in whole steps of the store.
     pub(super) fn ttl(&self) -> Duration {
-        let Capabilities {
-            min_ttl, ttl_step, ..
-        } = self.capabilities;
+        let Capabilities { min_ttl, ttl_step, .. } = self.capabilities;
         let wanted = self.fixture.ttl().max(min_ttl);
         let steps = wanted.as_nanos().div_ceil(ttl_step.as_nanos().max(1));
         ttl_step * u32::try_from(steps).unwrap_or(u32::MAX)
@@ -92,10 +83,7 @@ impl<'a> Bench<'a> {
     pub(super) async fn until_free(&self, client: &Client, key: &Key) -> Outcome {
         let limit = self.now() + self.ttl() * 5 + Duration::from_secs(5);
         while client.holder(key).await?.is_some() {
-            check!(
-                self.now() < limit,
-                "{key} was still held long after its ttl"
-            );
+            check!(self.now() < limit, "{key} was still held long after its ttl");
             self.sleep(self.ttl() / 20).await;
         }
         Ok(())
@@ -103,30 +91,20 @@ impl<'a> Bench<'a> {
 
     /// Whether the wake-up fires while a healthy store has time enough.
     pub(super) async fn fires(&self, wake: &mut BoxFuture) -> bool {
-        tokio::time::timeout(Duration::from_secs(5), wake)
-            .await
-            .is_ok()
+        tokio::time::timeout(Duration::from_secs(5), wake).await.is_ok()
     }
 
     pub(super) async fn is_quiet(&self, wake: &mut BoxFuture) -> bool {
-        tokio::time::timeout(Duration::from_millis(50), wake)
-            .await
-            .is_err()
+        tokio::time::timeout(Duration::from_millis(50), wake).await.is_err()
     }
 
     /// Checks two tokens of the same key, the second of a later holder.
     pub(super) fn check_grew(&self, earlier: &Grant, later: &Grant) -> Outcome {
         let (earlier, later) = (earlier.fencing, later.fencing);
         if self.capabilities.fencing == Fencing::None {
-            check!(
-                earlier.is_none() && later.is_none(),
-                "a fencing token from a store that promises none"
-            );
+            check!(earlier.is_none() && later.is_none(), "a fencing token from a store that promises none");
         } else {
-            check!(
-                earlier.is_some() && earlier < later,
-                "the fence went from {earlier:?} to {later:?}"
-            );
+            check!(earlier.is_some() && earlier < later, "the fence went from {earlier:?} to {later:?}");
         }
         Ok(())
     }
@@ -146,32 +124,20 @@ pub(super) struct Client(Arc<dyn Store>);
 
 impl Client {
     /// Asks, and must be granted.
-    pub(super) async fn take(
-        &self,
-        key: &Key,
-        owner: &OwnerToken,
-        ttl: Duration,
-    ) -> Result<Grant, Failure> {
+    pub(super) async fn take(&self, key: &Key, owner: &OwnerToken, ttl: Duration) -> Result<Grant, Failure> {
         match self.0.acquire(&Claim::new(key, owner, ttl)).await? {
             Attempt::Acquired(grant) => {
-                check!(
-                    !grant.validity.is_zero(),
-                    "{key} was granted for no time at all"
-                );
+                check!(!grant.validity.is_zero(), "{key} was granted for no time at all");
                 Ok(grant)
             }
-            Attempt::Contended(contention) => Err(Failure::new(format!(
-                "{key} was refused although it should be granted: {contention:?}"
-            ))),
+            Attempt::Contended(contention) => {
+                Err(Failure::new(format!("{key} was refused although it should be granted: {contention:?}")))
+            }
         }
     }
 
     /// Asks without waiting, and must be refused.
-    pub(super) async fn be_refused(
-        &self,
-        key: &Key,
-        owner: &OwnerToken,
-    ) -> Result<Contention, Failure> {
+    pub(super) async fn be_refused(&self, key: &Key, owner: &OwnerToken) -> Result<Contention, Failure> {
         self.refusal(&Claim::new(key, owner, LONG)).await
     }
 
@@ -182,20 +148,14 @@ impl Client {
         owner: &OwnerToken,
         ttl: Duration,
     ) -> Result<Option<BoxFuture>, Failure> {
-        let contention = self
-            .refusal(&Claim::new(key, owner, ttl).waits(true))
-            .await?;
+        let contention = self.refusal(&Claim::new(key, owner, ttl).waits(true)).await?;
         Ok(contention.wake.map(|wake| match wake {
             Wake::Hint(future) | Wake::Place(future) => future,
         }))
     }
 
     /// Asks, means to wait, and must be refused with a new wake-up.
-    pub(super) async fn line_up(
-        &self,
-        key: &Key,
-        owner: &OwnerToken,
-    ) -> Result<BoxFuture, Failure> {
+    pub(super) async fn line_up(&self, key: &Key, owner: &OwnerToken) -> Result<BoxFuture, Failure> {
         let wake = self.wait(key, owner, LONG).await?;
         wake.ok_or_else(|| Failure::new(format!("a first ask for {key} that waits got no wake-up")))
     }
@@ -207,11 +167,7 @@ impl Client {
         ttl: Duration,
     ) -> Result<Option<Grant>, Failure> {
         let mut answers = self.0.extend(&[Claim::new(key, owner, ttl)]).await?;
-        check!(
-            answers.len() == 1,
-            "one claim was extended with {} answers",
-            answers.len()
-        );
+        check!(answers.len() == 1, "one claim was extended with {} answers", answers.len());
         Ok(answers.remove(0)?)
     }
 
@@ -239,47 +195,35 @@ impl Client {
 
     pub(super) async fn holder(&self, key: &Key) -> Result<Option<Holder>, Failure> {
         let mut holders = self.0.inspect(key).await?.holders;
-        check!(
-            holders.len() < 2,
-            "{} owners hold {key} exclusively",
-            holders.len()
-        );
+        check!(holders.len() < 2, "{} owners hold {key} exclusively", holders.len());
         Ok(holders.pop())
     }
 
     pub(super) async fn check_held(&self, key: &Key, owner: &OwnerToken) -> Outcome {
         match self.holder(key).await? {
             Some(holder) if holder.owner == *owner => Ok(()),
-            other => Err(Failure::new(format!(
-                "{key} should be held by {owner:?}, but the store says {other:?}"
-            ))),
+            other => Err(Failure::new(format!("{key} should be held by {owner:?}, but the store says {other:?}"))),
         }
     }
 
     pub(super) async fn check_free(&self, key: &Key) -> Outcome {
         match self.holder(key).await? {
             None => Ok(()),
-            Some(holder) => Err(Failure::new(format!(
-                "{key} should be free, but the store says {holder:?}"
-            ))),
+            Some(holder) => Err(Failure::new(format!("{key} should be free, but the store says {holder:?}"))),
         }
     }
 
     pub(super) async fn check_released(&self, key: &Key, owner: &OwnerToken) -> Outcome {
-        check!(
-            self.0.release(key, owner).await?,
-            "the release of {key} by its holder found nothing"
-        );
+        check!(self.0.release(key, owner).await?, "the release of {key} by its holder found nothing");
         Ok(())
     }
 
     async fn refusal(&self, claim: &Claim<'_>) -> Result<Contention, Failure> {
         match self.0.acquire(claim).await? {
             Attempt::Contended(contention) => Ok(contention),
-            Attempt::Acquired(grant) => Err(Failure::new(format!(
-                "{} was granted although another holds it: {grant:?}",
-                claim.key
-            ))),
+            Attempt::Acquired(grant) => {
+                Err(Failure::new(format!("{} was granted although another holds it: {grant:?}", claim.key)))
+            }
         }
     }
 }

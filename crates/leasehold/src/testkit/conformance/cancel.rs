@@ -20,11 +20,7 @@ pub(super) async fn a_cancelled_ask_can_be_undone(bench: &Bench<'_>) -> Outcome 
     let client = bench.client().await?;
     let mut races = Vec::new();
     for index in 0..RACES {
-        let (client, key, owner) = (
-            client.clone(),
-            bench.key(&format!("race {index}"))?,
-            owner()?,
-        );
+        let (client, key, owner) = (client.clone(), bench.key(&format!("race {index}"))?, owner()?);
         races.push((
             key.clone(),
             tokio::spawn(async move {
@@ -38,8 +34,7 @@ pub(super) async fn a_cancelled_ask_can_be_undone(bench: &Bench<'_>) -> Outcome 
     }
     let mut keys = Vec::new();
     for (key, race) in races {
-        race.await
-            .map_err(|error| Failure::new(format!("a task of the case failed: {error}")))??;
+        race.await.map_err(|error| Failure::new(format!("a task of the case failed: {error}")))??;
         keys.push(key);
     }
     for key in &keys {

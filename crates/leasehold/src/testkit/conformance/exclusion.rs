@@ -14,10 +14,7 @@ pub(super) async fn clients_exclude_each_other(bench: &Bench<'_>) -> Outcome {
     one.take(&key, &first, LONG).await?;
     other.be_refused(&key, &second).await?;
     other.check_held(&key, &first).await?;
-    check!(
-        !other.release(&key, &second).await?,
-        "another client's release found the lease"
-    );
+    check!(!other.release(&key, &second).await?, "another client's release found the lease");
     one.check_released(&key, &first).await?;
     other.take(&key, &second, LONG).await?;
     one.be_refused(&key, &first).await?;
@@ -52,39 +49,24 @@ pub(super) async fn holders_never_overlap(bench: &Bench<'_>) -> Outcome {
         join(worker).await??;
     }
     let violations = history.check();
-    check!(
-        violations.is_empty(),
-        "of {} holdings, some contradict: {violations:?}",
-        history.len()
-    );
-    check!(
-        history.len() > 40,
-        "only {} of 160 asks were granted",
-        history.len()
-    );
+    check!(violations.is_empty(), "of {} holdings, some contradict: {violations:?}", history.len());
+    check!(history.len() > 40, "only {} of 160 asks were granted", history.len());
     Ok(())
 }
 
 /// Asks for three keys in turn, and records what it holds.
-async fn worker_of(
-    bench: &Bench<'_>,
-    worker: u64,
-    history: &Arc<History>,
-) -> Result<Task, Failure> {
+async fn worker_of(bench: &Bench<'_>, worker: u64, history: &Arc<History>) -> Result<Task, Failure> {
     let (client, clock, history) = (bench.client().await?, bench.clock(), Arc::clone(history));
     let keys = [bench.key("a")?, bench.key("b")?, bench.key("c")?];
     Ok(Box::pin(async move {
         for round in 0..40 {
             let key = &keys[(round + usize::try_from(worker).unwrap_or(0)) % keys.len()];
             let owner = owner()?;
-            if let Attempt::Acquired(grant) = client.acquire(&Claim::new(key, &owner, LONG)).await?
-            {
+            if let Attempt::Acquired(grant) = client.acquire(&Claim::new(key, &owner, LONG)).await? {
                 let from = clock.now();
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 let holder = worker * 1000 + u64::try_from(round).unwrap_or(0);
-                history.record(
-                    Record::new(key.clone(), holder, from, clock.now()).fencing(grant.fencing),
-                );
+                history.record(Record::new(key.clone(), holder, from, clock.now()).fencing(grant.fencing));
                 client.check_released(key, &owner).await?;
             }
             tokio::task::yield_now().await;
@@ -94,6 +76,5 @@ async fn worker_of(
 }
 
 async fn join<T>(task: tokio::task::JoinHandle<T>) -> Result<T, Failure> {
-    task.await
-        .map_err(|error| Failure::new(format!("a task of the case failed: {error}")))
+    task.await.map_err(|error| Failure::new(format!("a task of the case failed: {error}")))
 }

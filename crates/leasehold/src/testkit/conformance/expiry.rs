@@ -19,10 +19,7 @@ pub(super) async fn an_expired_lease_is_free(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn an_expired_owner_cannot_release(bench: &Bench<'_>) -> Outcome {
     let (client, key, holder, _) = expired(bench).await?;
-    check!(
-        !client.release(&key, &holder).await?,
-        "the release of an expired lease found it"
-    );
+    check!(!client.release(&key, &holder).await?, "the release of an expired lease found it");
     client.check_free(&key).await
 }
 
@@ -30,10 +27,7 @@ pub(super) async fn a_late_release_spares_the_next_holder(bench: &Bench<'_>) -> 
     let (client, key, holder, _) = expired(bench).await?;
     let next = owner()?;
     client.take(&key, &next, LONG).await?;
-    check!(
-        !client.release(&key, &holder).await?,
-        "the release of an expired lease found that of the next holder"
-    );
+    check!(!client.release(&key, &holder).await?, "the release of an expired lease found that of the next holder");
     client.check_held(&key, &next).await
 }
 
@@ -42,20 +36,14 @@ pub(super) async fn a_late_extend_spares_the_next_holder(bench: &Bench<'_>) -> O
     let next = owner()?;
     client.take(&key, &next, LONG).await?;
     let answer = client.extend_one(&key, &holder, LONG).await?;
-    check!(
-        answer.is_none(),
-        "the former holder extended the lease of the next: {answer:?}"
-    );
+    check!(answer.is_none(), "the former holder extended the lease of the next: {answer:?}");
     client.check_held(&key, &next).await
 }
 
 pub(super) async fn extend_never_recreates_an_expired_lease(bench: &Bench<'_>) -> Outcome {
     let (client, key, holder, _) = expired(bench).await?;
     let answer = client.extend_one(&key, &holder, LONG).await?;
-    check!(
-        answer.is_none(),
-        "an expired lease was extended: {answer:?}"
-    );
+    check!(answer.is_none(), "an expired lease was extended: {answer:?}");
     client.check_free(&key).await?;
     client.take(&key, &owner()?, LONG).await?;
     Ok(())
@@ -72,10 +60,7 @@ pub(super) async fn extend_never_shortens(bench: &Bench<'_>) -> Outcome {
 pub(super) async fn extend_pushes_the_end_out(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("extended")?, owner()?);
     client.take(&key, &owner, bench.ttl()).await?;
-    check!(
-        client.extend_one(&key, &owner, LONG).await?.is_some(),
-        "the holder's extend was refused"
-    );
+    check!(client.extend_one(&key, &owner, LONG).await?.is_some(), "the holder's extend was refused");
     check_outlives(bench, &client, &key, &owner).await
 }
 
@@ -127,11 +112,7 @@ pub(super) async fn ttls_between_steps_are_kept(bench: &Bench<'_>) -> Outcome {
         let ttl = bench.ttl() + part;
         let sent = bench.now();
         let grant = client.take(&key, &owner()?, ttl).await?;
-        check!(
-            grant.validity + step >= ttl,
-            "a ttl of {ttl:?} was cut to {:?}",
-            grant.validity
-        );
+        check!(grant.validity + step >= ttl, "a ttl of {ttl:?} was cut to {:?}", grant.validity);
         check_kept(bench, &key, sent + grant.validity).await?;
     }
     Ok(())
@@ -139,14 +120,9 @@ pub(super) async fn ttls_between_steps_are_kept(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn the_shortest_ttl_is_granted_and_ends(bench: &Bench<'_>) -> Outcome {
     let (client, key) = (bench.client().await?, bench.key("shortest")?);
-    match client
-        .acquire(&Claim::new(&key, &owner()?, bench.capabilities().min_ttl))
-        .await?
-    {
+    match client.acquire(&Claim::new(&key, &owner()?, bench.capabilities().min_ttl)).await? {
         Attempt::Acquired(_) => bench.until_free(&client, &key).await,
-        Attempt::Contended(contention) => Err(Failure::new(format!(
-            "a free key was refused: {contention:?}"
-        ))),
+        Attempt::Contended(contention) => Err(Failure::new(format!("a free key was refused: {contention:?}"))),
     }
 }
 
@@ -154,10 +130,7 @@ pub(super) async fn force_release_of_an_expired_lease_is_none(bench: &Bench<'_>)
     let (client, key, holder, _) = expired(bench).await?;
     for expected in [None, Some(&holder)] {
         let removed = client.force_release(&key, expected).await?;
-        check!(
-            removed.is_none(),
-            "an expired lease was removed: {removed:?}"
-        );
+        check!(removed.is_none(), "an expired lease was removed: {removed:?}");
     }
     Ok(())
 }
@@ -183,12 +156,7 @@ async fn expired(bench: &Bench<'_>) -> Result<(Client, Key, OwnerToken, Grant), 
 }
 
 /// Still held after more than the bench's ttl.
-async fn check_outlives(
-    bench: &Bench<'_>,
-    client: &Client,
-    key: &Key,
-    holder: &OwnerToken,
-) -> Outcome {
+async fn check_outlives(bench: &Bench<'_>, client: &Client, key: &Key, holder: &OwnerToken) -> Outcome {
     bench.sleep(bench.ttl() * 2).await;
     client.check_held(key, holder).await?;
     client.be_refused(key, &owner()?).await?;
@@ -204,10 +172,7 @@ pub(super) async fn check_kept(bench: &Bench<'_>, key: &Key, valid_until: Moment
         let now = bench.now();
         if let Attempt::Acquired(_) = attempt {
             let early = valid_until.since(now);
-            check!(
-                early.is_zero(),
-                "{key} was granted to another {early:?} before the end of its validity"
-            );
+            check!(early.is_zero(), "{key} was granted to another {early:?} before the end of its validity");
             return Ok(());
         }
         check!(now < limit, "{key} was still held long after its validity");

@@ -8,16 +8,9 @@ pub(super) async fn every_grant_has_a_token(bench: &Bench<'_>) -> Outcome {
     let granted = client.take(&key, &owner, LONG).await?;
     let extended = client.extend_one(&key, &owner, LONG).await?;
     check!(token(&granted).is_some(), "a grant without a token");
-    check!(
-        extended.is_some_and(|grant| grant.fencing == granted.fencing),
-        "an extension with another token, or none"
-    );
+    check!(extended.is_some_and(|grant| grant.fencing == granted.fencing), "an extension with another token, or none");
     if let Some(told) = client.holder(&key).await?.and_then(|holder| holder.fencing) {
-        check!(
-            Some(told) == granted.fencing,
-            "granted with {:?}, inspected with {told:?}",
-            granted.fencing
-        );
+        check!(Some(told) == granted.fencing, "granted with {:?}, inspected with {told:?}", granted.fencing);
     }
     Ok(())
 }
@@ -48,22 +41,11 @@ pub(super) async fn the_fence_grows_over_force_release(bench: &Bench<'_>) -> Out
 pub(super) async fn the_floor_of_a_removal_holds(bench: &Bench<'_>) -> Outcome {
     let (client, key) = (bench.client().await?, bench.key("floor")?);
     let first = client.take(&key, &owner()?, LONG).await?;
-    let floor = client
-        .force_release(&key, None)
-        .await?
-        .and_then(|removed| removed.fence_floor);
+    let floor = client.force_release(&key, None).await?.and_then(|removed| removed.fence_floor);
     check!(floor.is_some(), "the removal names no floor");
-    check!(
-        floor >= first.fencing,
-        "the floor {floor:?} lies below the removed token {:?}",
-        first.fencing
-    );
+    check!(floor >= first.fencing, "the floor {floor:?} lies below the removed token {:?}", first.fencing);
     let second = client.take(&key, &owner()?, LONG).await?;
-    check!(
-        second.fencing > floor,
-        "the token {:?} does not exceed the floor {floor:?}",
-        second.fencing
-    );
+    check!(second.fencing > floor, "the token {:?} does not exceed the floor {floor:?}", second.fencing);
     Ok(())
 }
 
@@ -72,21 +54,9 @@ pub(super) async fn asking_again_and_extend_keep_the_token(bench: &Bench<'_>) ->
     let first = client.take(&key, &owner, LONG).await?;
     for _ in 0..3 {
         let again = client.take(&key, &owner, LONG).await?;
-        check!(
-            again.fencing == first.fencing,
-            "asking again: {:?}, then {:?}",
-            first.fencing,
-            again.fencing
-        );
-        let extended = client
-            .extend_one(&key, &owner, LONG)
-            .await?
-            .and_then(|grant| grant.fencing);
-        check!(
-            extended == first.fencing,
-            "extended: {:?}, then {extended:?}",
-            first.fencing
-        );
+        check!(again.fencing == first.fencing, "asking again: {:?}, then {:?}", first.fencing, again.fencing);
+        let extended = client.extend_one(&key, &owner, LONG).await?.and_then(|grant| grant.fencing);
+        check!(extended == first.fencing, "extended: {:?}, then {extended:?}", first.fencing);
     }
     Ok(())
 }

@@ -7,9 +7,8 @@ use crate::types::{Key, MAX_KEY_LEN, MAX_OWNER_LEN, OwnerToken};
 pub(super) async fn keys_are_compared_byte_by_byte(bench: &Bench<'_>) -> Outcome {
     let client = bench.client().await?;
     let names = [
-        "a", "A", "a ", " a", "aa", "a{b}", "{a}b", "a:b", "a/b", "a//b", "a.b", "a*", "a?", "a%",
-        "a_", "ab", "a'b", "a\"b", "a\\b", "ä", "a\u{308}", "Ä", "ß", "ss", "日本", "🦀", "..",
-        "0", "00", "null",
+        "a", "A", "a ", " a", "aa", "a{b}", "{a}b", "a:b", "a/b", "a//b", "a.b", "a*", "a?", "a%", "a_", "ab", "a'b",
+        "a\"b", "a\\b", "ä", "a\u{308}", "Ä", "ß", "ss", "日本", "🦀", "..", "0", "00", "null",
     ];
     let mut held = Vec::new();
     for name in names {
@@ -30,27 +29,9 @@ pub(super) async fn keys_are_compared_byte_by_byte(bench: &Bench<'_>) -> Outcome
 pub(super) async fn keys_of_every_length_work(bench: &Bench<'_>) -> Outcome {
     let client = bench.client().await?;
     let mut held = Vec::new();
-    for length in [
-        1,
-        2,
-        31,
-        32,
-        63,
-        64,
-        65,
-        127,
-        128,
-        191,
-        192,
-        250,
-        251,
-        255,
-        256,
-        257,
-        400,
-        MAX_KEY_LEN - 1,
-        MAX_KEY_LEN,
-    ] {
+    for length in
+        [1, 2, 31, 32, 63, 64, 65, 127, 128, 191, 192, 250, 251, 255, 256, 257, 400, MAX_KEY_LEN - 1, MAX_KEY_LEN]
+    {
         // The last byte differs, so that a store which cuts names off mixes them up.
         for last in ["x", "y"] {
             let (key, owner) = (bench.key(&("k".repeat(length - 1) + last))?, owner()?);
@@ -79,34 +60,16 @@ pub(super) async fn namespaces_separate(bench: &Bench<'_>) -> Outcome {
 pub(super) async fn owners_of_any_content_work(bench: &Bench<'_>) -> Outcome {
     let client = bench.client().await?;
     let every_byte: Vec<u8> = (0..=255).collect();
-    let secrets: [&[u8]; 8] = [
-        b"d",
-        b"dev",
-        b"dev-server",
-        b"DEV",
-        b"dev ",
-        &[0],
-        &every_byte,
-        &[0xff; MAX_OWNER_LEN],
-    ];
+    let secrets: [&[u8]; 8] = [b"d", b"dev", b"dev-server", b"DEV", b"dev ", &[0], &every_byte, &[0xff; MAX_OWNER_LEN]];
     for (index, secret) in secrets.into_iter().enumerate() {
-        let (key, holder) = (
-            bench.key(&format!("owner {index}"))?,
-            OwnerToken::from_bytes(secret)?,
-        );
+        let (key, holder) = (bench.key(&format!("owner {index}"))?, OwnerToken::from_bytes(secret)?);
         client.take(&key, &holder, LONG).await?;
         client.check_held(&key, &holder).await?;
         for other in secrets.into_iter().filter(|other| *other != secret) {
             let other = OwnerToken::from_bytes(other)?;
-            check!(
-                !client.release(&key, &other).await?,
-                "{other:?} released the lease of {holder:?}"
-            );
+            check!(!client.release(&key, &other).await?, "{other:?} released the lease of {holder:?}");
         }
-        check!(
-            client.extend_one(&key, &holder, LONG).await?.is_some(),
-            "{holder:?} could not extend its lease"
-        );
+        check!(client.extend_one(&key, &holder, LONG).await?.is_some(), "{holder:?} could not extend its lease");
         client.check_released(&key, &holder).await?;
     }
     Ok(())

@@ -15,23 +15,13 @@ pub(super) async fn force_release_frees_the_key(bench: &Bench<'_>) -> Outcome {
         return Err(Failure::new("a held lease was not removed"));
     };
     check!(
-        removed
-            .holders
-            .iter()
-            .map(|removed| &removed.owner)
-            .eq([&holder]),
+        removed.holders.iter().map(|removed| &removed.owner).eq([&holder]),
         "removed were {:?}, not the holder",
         removed.holders
     );
     client.check_free(&key).await?;
-    check!(
-        client.extend_one(&key, &holder, LONG).await?.is_none(),
-        "the removed holder could extend"
-    );
-    check!(
-        !client.release(&key, &holder).await?,
-        "the removed holder could release"
-    );
+    check!(client.extend_one(&key, &holder, LONG).await?.is_none(), "the removed holder could extend");
+    check!(!client.release(&key, &holder).await?, "the removed holder could release");
     client.take(&key, &owner()?, LONG).await?;
     Ok(())
 }
@@ -39,17 +29,11 @@ pub(super) async fn force_release_frees_the_key(bench: &Bench<'_>) -> Outcome {
 pub(super) async fn force_release_of_a_free_key_is_none(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("free")?, owner()?);
     let removed = client.force_release(&key, None).await?;
-    check!(
-        removed.is_none(),
-        "from a key that nobody ever held this was removed: {removed:?}"
-    );
+    check!(removed.is_none(), "from a key that nobody ever held this was removed: {removed:?}");
     client.take(&key, &owner, LONG).await?;
     client.check_released(&key, &owner).await?;
     let removed = client.force_release(&key, Some(&owner)).await?;
-    check!(
-        removed.is_none(),
-        "from a released key this was removed: {removed:?}"
-    );
+    check!(removed.is_none(), "from a released key this was removed: {removed:?}");
     Ok(())
 }
 
@@ -57,15 +41,9 @@ pub(super) async fn force_release_compares_the_owner(bench: &Bench<'_>) -> Outco
     let (client, key, holder) = (bench.client().await?, bench.key("expected")?, owner()?);
     client.take(&key, &holder, LONG).await?;
     let removed = client.force_release(&key, Some(&owner()?)).await?;
-    check!(
-        removed.is_none(),
-        "with another owner expected this was removed: {removed:?}"
-    );
+    check!(removed.is_none(), "with another owner expected this was removed: {removed:?}");
     client.check_held(&key, &holder).await?;
-    check!(
-        client.force_release(&key, Some(&holder)).await?.is_some(),
-        "the expected holder was not removed"
-    );
+    check!(client.force_release(&key, Some(&holder)).await?.is_some(), "the expected holder was not removed");
     client.check_free(&key).await
 }
 
@@ -77,9 +55,7 @@ pub(super) async fn inspect_tells_the_holder(bench: &Bench<'_>) -> Outcome {
         label: Some("it's \"quoted\"".to_owned()),
         ..HolderInfo::default()
     });
-    client
-        .acquire(&Claim::new(&key, &owner, LONG).holder(&info))
-        .await?;
+    client.acquire(&Claim::new(&key, &owner, LONG).holder(&info)).await?;
     let Some(holder) = bench.client().await?.holder(&key).await? else {
         return Err(Failure::new("a held key reads as free"));
     };
@@ -90,10 +66,7 @@ pub(super) async fn inspect_tells_the_holder(bench: &Bench<'_>) -> Outcome {
         holder.info
     );
     if let Some(remaining) = holder.remaining {
-        check!(
-            !remaining.is_zero() && remaining <= LONG,
-            "a lease of {LONG:?} has {remaining:?} left"
-        );
+        check!(!remaining.is_zero() && remaining <= LONG, "a lease of {LONG:?} has {remaining:?} left");
     }
     Ok(())
 }
@@ -122,23 +95,9 @@ pub(super) async fn list_tells_held_keys_only(bench: &Bench<'_>) -> Outcome {
         bench.until_free(&client, &passing).await?;
     }
     check_listed(bench, &client, "", &["one", "two"]).await?;
-    let listing = bench
-        .client()
-        .await?
-        .list(&bench.prefix(), Page::first(10))
-        .await?;
-    let told = listing.entries.iter().all(|entry| {
-        entry
-            .holders
-            .iter()
-            .map(|holder| &holder.owner)
-            .eq([&holder])
-    });
-    check!(
-        told,
-        "the listing names other holders: {:?}",
-        listing.entries
-    );
+    let listing = bench.client().await?.list(&bench.prefix(), Page::first(10)).await?;
+    let told = listing.entries.iter().all(|entry| entry.holders.iter().map(|holder| &holder.owner).eq([&holder]));
+    check!(told, "the listing names other holders: {:?}", listing.entries);
     Ok(())
 }
 
@@ -165,9 +124,7 @@ pub(super) async fn list_compares_the_prefix_as_bytes(bench: &Bench<'_>) -> Outc
 
 pub(super) async fn list_pages_in_byte_order(bench: &Bench<'_>) -> Outcome {
     let (client, holder): (_, OwnerToken) = (bench.client().await?, owner()?);
-    let mut names: Vec<_> = (0..23)
-        .map(|index| format!("{}{index}", ["k", "K", "é", " "][index % 4]))
-        .collect();
+    let mut names: Vec<_> = (0..23).map(|index| format!("{}{index}", ["k", "K", "é", " "][index % 4])).collect();
     for name in &names {
         client.take(&bench.key(name)?, &holder, LONG).await?;
     }
@@ -177,49 +134,22 @@ pub(super) async fn list_pages_in_byte_order(bench: &Bench<'_>) -> Outcome {
         let mut page = Page::first(limit);
         loop {
             let listing = client.list(&bench.prefix(), page).await?;
-            check!(
-                listing.entries.len() <= limit,
-                "a page of {limit} has {} entries",
-                listing.entries.len()
-            );
+            check!(listing.entries.len() <= limit, "a page of {limit} has {} entries", listing.entries.len());
             listed.extend(listing.entries.into_iter().map(|entry| entry.key));
-            check!(
-                listed.len() <= names.len(),
-                "pages of {limit} do not end: {listed:?}"
-            );
+            check!(listed.len() <= names.len(), "pages of {limit} do not end: {listed:?}");
             let Some(next) = listing.next else { break };
             page = Page::after(next, limit);
         }
-        let expected: Vec<_> = names
-            .iter()
-            .map(|name| format!("{}{name}", bench.prefix()))
-            .collect();
+        let expected: Vec<_> = names.iter().map(|name| format!("{}{name}", bench.prefix())).collect();
         check!(listed == expected, "pages of {limit} gave {listed:?}");
     }
     Ok(())
 }
 
-async fn check_listed(
-    bench: &Bench<'_>,
-    client: &Client,
-    prefix: &str,
-    expected: &[&str],
-) -> Outcome {
-    let listing = client
-        .list(&format!("{}{prefix}", bench.prefix()), Page::first(100))
-        .await?;
-    let listed: Vec<_> = listing
-        .entries
-        .iter()
-        .map(|entry| &entry.key[bench.prefix().len()..])
-        .collect();
-    check!(
-        listed == expected,
-        "with prefix {prefix:?}: {listed:?} instead of {expected:?}"
-    );
-    check!(
-        listing.next.is_none(),
-        "a page with room left is said not to be the last one"
-    );
+async fn check_listed(bench: &Bench<'_>, client: &Client, prefix: &str, expected: &[&str]) -> Outcome {
+    let listing = client.list(&format!("{}{prefix}", bench.prefix()), Page::first(100)).await?;
+    let listed: Vec<_> = listing.entries.iter().map(|entry| &entry.key[bench.prefix().len()..]).collect();
+    check!(listed == expected, "with prefix {prefix:?}: {listed:?} instead of {expected:?}");
+    check!(listing.next.is_none(), "a page with room left is said not to be the last one");
     Ok(())
 }

@@ -13,9 +13,7 @@ pub(super) async fn an_outage_is_not_contention(bench: &Bench<'_>) -> Outcome {
     drop(outage);
     let error = match answer {
         Ok(attempt) => {
-            return Err(Failure::new(format!(
-                "a place that is out answered {attempt:?}"
-            )));
+            return Err(Failure::new(format!("a place that is out answered {attempt:?}")));
         }
         Err(error) => error,
     };
@@ -38,9 +36,7 @@ pub(super) async fn an_outage_is_not_a_loss(bench: &Bench<'_>) -> Outcome {
                 match answer {
                     Err(error) => check_kind(&error)?,
                     Ok(grant) => {
-                        return Err(Failure::new(format!(
-                            "a place that is out extended to {grant:?}"
-                        )));
+                        return Err(Failure::new(format!("a place that is out extended to {grant:?}")));
                     }
                 }
             }
@@ -49,9 +45,7 @@ pub(super) async fn an_outage_is_not_a_loss(bench: &Bench<'_>) -> Outcome {
     match client.release(&key, &owner).await {
         Err(error) => check_kind(&error)?,
         Ok(found) => {
-            return Err(Failure::new(format!(
-                "a place that is out released: {found}"
-            )));
+            return Err(Failure::new(format!("a place that is out released: {found}")));
         }
     }
     drop(outage);
@@ -64,13 +58,7 @@ pub(super) async fn leases_outlive_an_outage(bench: &Bench<'_>) -> Outcome {
     let outage = start(bench).await?;
     bench.sleep(bench.ttl() / 4).await;
     drop(outage);
-    check!(
-        client
-            .extend_one(&key, &owner, super::bench::LONG)
-            .await?
-            .is_some(),
-        "the lease was gone after an outage"
-    );
+    check!(client.extend_one(&key, &owner, super::bench::LONG).await?.is_some(), "the lease was gone after an outage");
     client.check_released(&key, &owner).await
 }
 
@@ -80,22 +68,11 @@ fn ttl(bench: &Bench<'_>) -> std::time::Duration {
 }
 
 async fn start(bench: &Bench<'_>) -> Result<Outage, Failure> {
-    bench
-        .fixture()
-        .outage()
-        .await
-        .ok_or_else(|| Failure::new("the fixture refused a second outage"))
+    bench.fixture().outage().await.ok_or_else(|| Failure::new("the fixture refused a second outage"))
 }
 
 fn check_kind(error: &Error) -> Outcome {
-    let kinds = [
-        ErrorKind::Unavailable,
-        ErrorKind::Indeterminate,
-        ErrorKind::Rejected,
-    ];
-    check!(
-        kinds.contains(&error.kind()),
-        "an outage was told as {error:?}"
-    );
+    let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate, ErrorKind::Rejected];
+    check!(kinds.contains(&error.kind()), "an outage was told as {error:?}");
     Ok(())
 }

@@ -8,10 +8,7 @@ use crate::types::{Key, OwnerToken};
 
 pub(super) async fn a_waiter_is_in_line_after_its_attempt(bench: &Bench<'_>) -> Outcome {
     let mut line = Line::of(bench, 1).await?;
-    check!(
-        bench.is_quiet(&mut line.waiters[0].1).await,
-        "a place fired while the key was held"
-    );
+    check!(bench.is_quiet(&mut line.waiters[0].1).await, "a place fired while the key was held");
     line.free().await?;
     line.check_served(bench, 0).await
 }
@@ -22,10 +19,7 @@ pub(super) async fn places_are_served_in_order(bench: &Bench<'_>) -> Outcome {
     for index in 0..6 {
         line.check_served(bench, index).await?;
         for (later, (_, place)) in line.waiters.iter_mut().enumerate().skip(index + 1) {
-            check!(
-                bench.is_quiet(place).await,
-                "place {later} fired while {index} held"
-            );
+            check!(bench.is_quiet(place).await, "place {later} fired while {index} held");
         }
         line.leave(index).await?;
     }
@@ -35,11 +29,7 @@ pub(super) async fn places_are_served_in_order(bench: &Bench<'_>) -> Outcome {
 pub(super) async fn a_newcomer_does_not_overtake_the_line(bench: &Bench<'_>) -> Outcome {
     let mut line = Line::of(bench, 1).await?;
     line.free().await?;
-    bench
-        .client()
-        .await?
-        .be_refused(&line.key, &owner()?)
-        .await?;
+    bench.client().await?.be_refused(&line.key, &owner()?).await?;
     line.check_served(bench, 0).await
 }
 
@@ -49,10 +39,7 @@ pub(super) async fn asking_again_keeps_the_place(bench: &Bench<'_>) -> Outcome {
         for index in 0..3 {
             let owner = line.waiters[index].0.clone();
             let newer = line.client.wait(&line.key, &owner, LONG).await?;
-            check!(
-                newer.is_none(),
-                "who stands in line was given a second place"
-            );
+            check!(newer.is_none(), "who stands in line was given a second place");
             line.client.be_refused(&line.key, &owner).await?;
         }
     }
@@ -75,11 +62,7 @@ pub(super) async fn a_dropped_place_leaves_the_line(bench: &Bench<'_>) -> Outcom
 
 pub(super) async fn dropped_places_keep_the_order_of_the_others(bench: &Bench<'_>) -> Outcome {
     let mut line = Line::of(bench, 7).await?;
-    let owners: Vec<_> = line
-        .waiters
-        .iter()
-        .map(|(owner, _)| owner.clone())
-        .collect();
+    let owners: Vec<_> = line.waiters.iter().map(|(owner, _)| owner.clone()).collect();
     // From the middle, the head, and the end.
     for gone in [3, 0, 6] {
         line.waiters.retain(|(owner, _)| *owner != owners[gone]);
@@ -106,15 +89,9 @@ pub(super) async fn a_fired_place_keeps_its_grant(bench: &Bench<'_>) -> Outcome 
     let mut line = Line::of(bench, 2).await?;
     line.free().await?;
     let (owner, mut place) = line.waiters.remove(0);
-    check!(
-        bench.fires(&mut place).await,
-        "the head of the line was not told of the release"
-    );
+    check!(bench.fires(&mut place).await, "the head of the line was not told of the release");
     drop(place);
-    check!(
-        bench.is_quiet(&mut line.waiters[0].1).await,
-        "a place that had fired gave its grant away when dropped"
-    );
+    check!(bench.is_quiet(&mut line.waiters[0].1).await, "a place that had fired gave its grant away when dropped");
     line.client.take(&line.key, &owner, LONG).await?;
     line.client.check_released(&line.key, &owner).await?;
     line.check_served(bench, 0).await
@@ -123,10 +100,7 @@ pub(super) async fn a_fired_place_keeps_its_grant(bench: &Bench<'_>) -> Outcome 
 pub(super) async fn release_by_a_waiter_leaves_the_line(bench: &Bench<'_>) -> Outcome {
     let mut line = Line::of(bench, 2).await?;
     let (gone, place) = line.waiters.remove(0);
-    check!(
-        !line.client.release(&line.key, &gone).await?,
-        "a waiter's release claims to have found a lease"
-    );
+    check!(!line.client.release(&line.key, &gone).await?, "a waiter's release claims to have found a lease");
     line.client.check_held(&line.key, &line.holder).await?;
     line.free().await?;
     line.check_served(bench, 0).await?;
@@ -168,25 +142,13 @@ pub(super) async fn force_release_grants_to_the_head_of_the_line(bench: &Bench<'
     let removed = line.client.force_release(&line.key, None).await?;
     let floor = removed.and_then(|removed| removed.fence_floor);
     line.check_served(bench, 0).await?;
-    let told = line
-        .client
-        .take(&line.key, &line.waiters[0].0, LONG)
-        .await?
-        .fencing;
-    check!(
-        told > floor || floor.is_none(),
-        "the next token {told:?} does not exceed the floor {floor:?}"
-    );
+    let told = line.client.take(&line.key, &line.waiters[0].0, LONG).await?.fencing;
+    check!(told > floor || floor.is_none(), "the next token {told:?} does not exceed the floor {floor:?}");
     Ok(())
 }
 
 pub(super) async fn a_place_is_granted_its_whole_ttl(bench: &Bench<'_>) -> Outcome {
-    let (client, key, holder, waiter) = (
-        bench.client().await?,
-        bench.key("whole")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, holder, waiter) = (bench.client().await?, bench.key("whole")?, owner()?, owner()?);
     if bench.capabilities().expiry != Expiry::Ttl {
         return Ok(());
     }
@@ -196,10 +158,7 @@ pub(super) async fn a_place_is_granted_its_whole_ttl(bench: &Bench<'_>) -> Outco
     };
     bench.sleep(bench.ttl() / 2).await;
     client.check_released(&key, &holder).await?;
-    check!(
-        bench.fires(&mut place).await,
-        "the head of the line was not told of the release"
-    );
+    check!(bench.fires(&mut place).await, "the head of the line was not told of the release");
     let sent = bench.now();
     let grant = client.take(&key, &waiter, bench.ttl()).await?;
     check_kept(bench, &key, sent + grant.validity).await
@@ -218,19 +177,10 @@ impl Line {
         Self::with_ttl(bench, waiters, LONG).await
     }
 
-    async fn with_ttl(
-        bench: &Bench<'_>,
-        waiters: usize,
-        ttl: std::time::Duration,
-    ) -> Result<Self, Failure> {
+    async fn with_ttl(bench: &Bench<'_>, waiters: usize, ttl: std::time::Duration) -> Result<Self, Failure> {
         let (client, key, holder) = (bench.client().await?, bench.key("line")?, owner()?);
         client.take(&key, &holder, ttl).await?;
-        let mut line = Self {
-            client,
-            key,
-            holder,
-            waiters: Vec::new(),
-        };
+        let mut line = Self { client, key, holder, waiters: Vec::new() };
         for _ in 0..waiters {
             let owner = owner()?;
             let place = line.client.line_up(&line.key, &owner).await?;
@@ -247,17 +197,12 @@ impl Line {
     /// That waiter was told that it is its turn, and holds.
     async fn check_served(&mut self, bench: &Bench<'_>, index: usize) -> Outcome {
         let (owner, place) = &mut self.waiters[index];
-        check!(
-            bench.fires(place).await,
-            "waiter {index} was not told that it is its turn"
-        );
+        check!(bench.fires(place).await, "waiter {index} was not told that it is its turn");
         self.client.take(&self.key, owner, LONG).await?;
         self.client.check_held(&self.key, owner).await
     }
 
     async fn leave(&mut self, index: usize) -> Outcome {
-        self.client
-            .check_released(&self.key, &self.waiters[index].0)
-            .await
+        self.client.check_released(&self.key, &self.waiters[index].0).await
     }
 }

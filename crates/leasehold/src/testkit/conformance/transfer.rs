@@ -14,31 +14,17 @@ pub(super) async fn transfer_passes_the_lease_on(bench: &Bench<'_>) -> Outcome {
     other.give(&key, &giver, &taker, LONG).await?;
     client.check_held(&key, &taker).await?;
     client.be_refused(&key, &owner()?).await?;
-    check!(
-        other.extend_one(&key, &taker, LONG).await?.is_some(),
-        "the taker could not extend"
-    );
+    check!(other.extend_one(&key, &taker, LONG).await?.is_some(), "the taker could not extend");
     other.check_released(&key, &taker).await?;
     client.check_free(&key).await
 }
 
 pub(super) async fn transfer_ends_the_giver(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("ended")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("ended")?, owner()?, owner()?);
     client.take(&key, &giver, LONG).await?;
     client.give(&key, &giver, &taker, LONG).await?;
-    check!(
-        client.extend_one(&key, &giver, LONG).await?.is_none(),
-        "the giver could still extend"
-    );
-    check!(
-        !client.release(&key, &giver).await?,
-        "the giver could still release"
-    );
+    check!(client.extend_one(&key, &giver, LONG).await?.is_none(), "the giver could still extend");
+    check!(!client.release(&key, &giver).await?, "the giver could still release");
     client.be_refused(&key, &giver).await?;
     client.check_held(&key, &taker).await
 }
@@ -59,20 +45,12 @@ pub(super) async fn transfer_raises_the_fence(bench: &Bench<'_>) -> Outcome {
 }
 
 pub(super) async fn a_repeated_transfer_changes_nothing(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("repeated")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("repeated")?, owner()?, owner()?);
     client.take(&key, &giver, LONG).await?;
     let first = client.give(&key, &giver, &taker, LONG).await?;
     for _ in 0..2 {
         let again = client.give(&key, &giver, &taker, LONG).await?;
-        check!(
-            token(&again) == token(&first),
-            "a repeat changed the token: {first:?}, then {again:?}"
-        );
+        check!(token(&again) == token(&first), "a repeat changed the token: {first:?}, then {again:?}");
     }
     client.check_held(&key, &taker).await
 }
@@ -84,10 +62,7 @@ pub(super) async fn a_late_repeat_of_a_transfer_is_none(bench: &Bench<'_>) -> Ou
     client.give(&key, &first, &second, LONG).await?;
     client.give(&key, &second, &third, LONG).await?;
     let late = client.pass_on(&key, &first, &second, LONG).await?;
-    check!(
-        late.is_none(),
-        "a transfer was repeated after the lease had passed on: {late:?}"
-    );
+    check!(late.is_none(), "a transfer was repeated after the lease had passed on: {late:?}");
     client.check_held(&key, &third).await
 }
 
@@ -97,10 +72,7 @@ pub(super) async fn of_two_resumers_one_wins(bench: &Bench<'_>) -> Outcome {
     client.take(&key, &giver, LONG).await?;
     client.give(&key, &giver, &one, LONG).await?;
     let second = client.pass_on(&key, &giver, &other, LONG).await?;
-    check!(
-        second.is_none(),
-        "a token that was used passed the lease on again: {second:?}"
-    );
+    check!(second.is_none(), "a token that was used passed the lease on again: {second:?}");
     client.check_held(&key, &one).await
 }
 
@@ -109,8 +81,7 @@ pub(super) async fn of_two_resumers_at_once_one_wins(bench: &Bench<'_>) -> Outco
     client.take(&key, &giver, LONG).await?;
     let mut resumers = Vec::new();
     for _ in 0..8 {
-        let (client, key, giver, taker) =
-            (bench.client().await?, key.clone(), giver.clone(), owner()?);
+        let (client, key, giver, taker) = (bench.client().await?, key.clone(), giver.clone(), owner()?);
         resumers.push(tokio::spawn(async move {
             let won = client.pass_on(&key, &giver, &taker, LONG).await?.is_some();
             Ok::<_, Failure>(won.then_some(taker))
@@ -118,9 +89,7 @@ pub(super) async fn of_two_resumers_at_once_one_wins(bench: &Bench<'_>) -> Outco
     }
     let mut winners = Vec::new();
     for resumer in resumers {
-        let taker = resumer
-            .await
-            .map_err(|error| Failure::new(format!("a task of the case failed: {error}")))??;
+        let taker = resumer.await.map_err(|error| Failure::new(format!("a task of the case failed: {error}")))??;
         winners.extend(taker);
     }
     check!(winners.len() == 1, "{} of 8 resumers won", winners.len());
@@ -131,43 +100,24 @@ pub(super) async fn transfer_needs_the_owner(bench: &Bench<'_>) -> Outcome {
     let (client, key, holder) = (bench.client().await?, bench.key("guarded")?, owner()?);
     client.take(&key, &holder, LONG).await?;
     let stolen = client.pass_on(&key, &owner()?, &owner()?, LONG).await?;
-    check!(
-        stolen.is_none(),
-        "a stranger passed the lease on: {stolen:?}"
-    );
+    check!(stolen.is_none(), "a stranger passed the lease on: {stolen:?}");
     client.check_held(&key, &holder).await
 }
 
 pub(super) async fn transfer_never_creates(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("free")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("free")?, owner()?, owner()?);
     let created = client.pass_on(&key, &giver, &taker, LONG).await?;
-    check!(
-        created.is_none(),
-        "a lease that never was has passed on: {created:?}"
-    );
+    check!(created.is_none(), "a lease that never was has passed on: {created:?}");
     client.check_free(&key).await?;
     client.take(&key, &giver, LONG).await?;
     client.check_released(&key, &giver).await?;
     let recreated = client.pass_on(&key, &giver, &taker, LONG).await?;
-    check!(
-        recreated.is_none(),
-        "a released lease has passed on: {recreated:?}"
-    );
+    check!(recreated.is_none(), "a released lease has passed on: {recreated:?}");
     client.check_free(&key).await
 }
 
 pub(super) async fn transfer_from_an_expired_lease_is_none(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("expired")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("expired")?, owner()?, owner()?);
     if bench.capabilities().expiry != Expiry::Ttl {
         return Ok(());
     }
@@ -175,20 +125,12 @@ pub(super) async fn transfer_from_an_expired_lease_is_none(bench: &Bench<'_>) ->
     bench.sleep(bench.ttl()).await;
     bench.until_free(&client, &key).await?;
     let revived = client.pass_on(&key, &giver, &taker, LONG).await?;
-    check!(
-        revived.is_none(),
-        "an expired lease has passed on: {revived:?}"
-    );
+    check!(revived.is_none(), "an expired lease has passed on: {revived:?}");
     client.check_free(&key).await
 }
 
 pub(super) async fn transfer_gives_the_whole_ttl(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("whole")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("whole")?, owner()?, owner()?);
     if bench.capabilities().expiry != Expiry::Ttl {
         return Ok(());
     }
@@ -203,69 +145,31 @@ pub(super) async fn transfer_gives_the_whole_ttl(bench: &Bench<'_>) -> Outcome {
 }
 
 pub(super) async fn a_transfer_can_be_undone(bench: &Bench<'_>) -> Outcome {
-    let (client, key, giver, taker) = (
-        bench.client().await?,
-        bench.key("undone")?,
-        owner()?,
-        owner()?,
-    );
+    let (client, key, giver, taker) = (bench.client().await?, bench.key("undone")?, owner()?, owner()?);
     client.take(&key, &giver, LONG).await?;
     let there = client.give(&key, &giver, &taker, LONG).await?;
     let back = client.give(&key, &taker, &giver, LONG).await?;
     bench.check_grew(&there, &back)?;
     client.check_held(&key, &giver).await?;
-    check!(
-        !client.release(&key, &taker).await?,
-        "the taker could release what it had given back"
-    );
+    check!(!client.release(&key, &taker).await?, "the taker could release what it had given back");
     client.check_released(&key, &giver).await
 }
 
 pub(super) async fn transfer_keeps_the_holder_unless_given(bench: &Bench<'_>) -> Outcome {
-    let (client, key, first, second) = (
-        bench.client().await?,
-        bench.key("told")?,
-        owner()?,
-        owner()?,
-    );
-    let named = |label: &str| {
-        Arc::new(HolderInfo {
-            label: Some(label.to_owned()),
-            ..HolderInfo::default()
-        })
-    };
-    client
-        .acquire(&Claim::new(&key, &first, LONG).holder(&named("first")))
-        .await?;
-    let label = async || {
-        Ok::<_, Failure>(
-            client
-                .holder(&key)
-                .await?
-                .and_then(|holder| holder.info.label.clone()),
-        )
-    };
+    let (client, key, first, second) = (bench.client().await?, bench.key("told")?, owner()?, owner()?);
+    let named = |label: &str| Arc::new(HolderInfo { label: Some(label.to_owned()), ..HolderInfo::default() });
+    client.acquire(&Claim::new(&key, &first, LONG).holder(&named("first"))).await?;
+    let label = async || Ok::<_, Failure>(client.holder(&key).await?.and_then(|holder| holder.info.label.clone()));
     if label().await?.is_none() {
         // Metadata is advisory; this store keeps none.
         return Ok(());
     }
-    client
-        .transfer(
-            &first,
-            &Claim::new(&key, &second, LONG).holder(&named("second")),
-        )
-        .await?;
+    client.transfer(&first, &Claim::new(&key, &second, LONG).holder(&named("second"))).await?;
     let shown = label().await?;
-    check!(
-        shown.as_deref() == Some("second"),
-        "after a transfer by second the holder is called {shown:?}"
-    );
+    check!(shown.as_deref() == Some("second"), "after a transfer by second the holder is called {shown:?}");
     client.give(&key, &second, &owner()?, LONG).await?;
     let shown = label().await?;
-    check!(
-        shown.as_deref() == Some("second"),
-        "a transfer without a holder changed it to {shown:?}"
-    );
+    check!(shown.as_deref() == Some("second"), "a transfer without a holder changed it to {shown:?}");
     Ok(())
 }
 
@@ -273,19 +177,9 @@ pub(super) async fn another_client_acts_by_owner(bench: &Bench<'_>) -> Outcome {
     let (key, holder) = (bench.key("by owner")?, owner()?);
     let first = bench.client().await?.take(&key, &holder, LONG).await?;
     let again = bench.client().await?.take(&key, &holder, LONG).await?;
-    check!(
-        token(&first) == token(&again),
-        "through another client the same owner is another holder"
-    );
-    let extended = bench
-        .client()
-        .await?
-        .extend_one(&key, &holder, LONG)
-        .await?;
-    check!(
-        extended.is_some(),
-        "through another client the owner could not extend"
-    );
+    check!(token(&first) == token(&again), "through another client the same owner is another holder");
+    let extended = bench.client().await?.extend_one(&key, &holder, LONG).await?;
+    check!(extended.is_some(), "through another client the owner could not extend");
     bench.client().await?.check_released(&key, &holder).await?;
     bench.client().await?.check_free(&key).await
 }

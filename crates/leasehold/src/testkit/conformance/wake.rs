@@ -12,10 +12,7 @@ pub(super) async fn a_release_by_another_client_wakes(bench: &Bench<'_>) -> Outc
     tokio::task::yield_now().await;
     client.check_released(&key, &holder).await?;
     let woken = tokio::time::timeout(std::time::Duration::from_secs(5), sleeper).await;
-    check!(
-        matches!(woken, Ok(Ok(()))),
-        "a release by another client woke nobody"
-    );
+    check!(matches!(woken, Ok(Ok(()))), "a release by another client woke nobody");
     other.take(&key, &waiter, LONG).await?;
     Ok(())
 }
@@ -27,10 +24,7 @@ pub(super) async fn a_wake_is_armed_by_the_attempt_that_failed(bench: &Bench<'_>
     let mut wake = other.line_up(&key, &waiter).await?;
     // Before anybody looks at the wake-up for the first time.
     client.check_released(&key, &holder).await?;
-    check!(
-        bench.fires(&mut wake).await,
-        "a release between the attempt and its wait was missed"
-    );
+    check!(bench.fires(&mut wake).await, "a release between the attempt and its wait was missed");
     other.take(&key, &waiter, LONG).await?;
     Ok(())
 }
@@ -46,10 +40,7 @@ pub(super) async fn asking_again_keeps_a_wake(bench: &Bench<'_>) -> Outcome {
         }
     }
     client.check_released(&key, &holder).await?;
-    check!(
-        bench.fires(&mut wake).await,
-        "who asked again was not woken"
-    );
+    check!(bench.fires(&mut wake).await, "who asked again was not woken");
     other.take(&key, &waiter, LONG).await?;
     Ok(())
 }
