@@ -207,7 +207,9 @@ impl Turn<'_> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut lines = self.lines.lines.lock();
-        let Some(line) = lines.get_mut(self.key) else { return };
+        let Some(line) = lines.get_mut(self.key) else {
+            return;
+        };
         let was_head = line.waiting.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
         line.waiting.remove(&self.ticket);
         line.due -= usize::from(self.spot.due.load(Ordering::Acquire));

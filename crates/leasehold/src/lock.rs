@@ -153,7 +153,6 @@ impl Lock {
     /// # Cancel safety
     ///
     /// If dropped, the work is dropped first and the lease given back in the background.
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn run<T>(&self, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<Option<Ran<T>>> {
         self.run_future(async move |lease| work(lease).await).await
     }
@@ -168,7 +167,6 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As [`run`](Self::run).
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn run_future<T, F: Future<Output = T>>(
         &self,
         work: impl FnOnce(LeaseHandle) -> F,
@@ -268,14 +266,8 @@ impl Lock {
         let (engine, key) = (&self.engine, self.key()?);
         let ttl = engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
-        let request = Request {
-            engine,
-            key,
-            ttl,
-            renew: self.renew,
-            max_hold: self.max_hold,
-            holder: self.holder.as_ref(),
-        };
+        let request =
+            Request { engine, key, ttl, renew: self.renew, max_hold: self.max_hold, holder: self.holder.as_ref() };
         let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
         request.acquire(wait).instrument(span).await
     }

@@ -100,7 +100,6 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`Lock::run`].
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn with_lock<T>(&self, name: &str, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<Ran<T>> {
         let ran = self.lock(name).wait(Wait::Forever).run(work).await?;
         // Without a deadline there is no end to the wait but a grant or an error.
@@ -116,7 +115,6 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`Lock::run`].
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn try_with_lock<T>(
         &self,
         name: &str,
@@ -420,7 +418,8 @@ impl LockManagerBuilder {
     pub fn build(self) -> Result<LockManager> {
         let store = self.store.store();
         let capabilities = store.capabilities();
-        let refuse = |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
+        let refuse =
+            |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
         if capabilities.scope < self.scope {
             return refuse(
                 ErrorKind::Unsupported,
@@ -435,7 +434,10 @@ impl LockManagerBuilder {
         }
         check_namespace(&self.settings.namespace)?;
         if self.settings.operation_limit.is_zero() || self.settings.max_waiters == 0 {
-            return refuse(ErrorKind::InvalidConfig, "operation limit and number of waiters must be positive".to_owned());
+            return refuse(
+                ErrorKind::InvalidConfig,
+                "operation limit and number of waiters must be positive".to_owned(),
+            );
         }
         let manager = self.assemble();
         let ttl = manager.engine.check_ttl(manager.ttl())?;

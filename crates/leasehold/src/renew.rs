@@ -5,8 +5,8 @@
 //! that hangs delays nobody else. The task also notices leases whose deadline passed, renewed or not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -186,7 +186,9 @@ async fn run(running: Running, engine: Weak<Engine>) {
     let mut batches = JoinSet::new();
     loop {
         let pause = {
-            let Some(engine) = engine.upgrade() else { return };
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
             for batch in into_batches(renewals.due(engine.clock.now())) {
                 batches.spawn(renew(Arc::clone(&engine), batch));
             }

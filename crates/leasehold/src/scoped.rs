@@ -41,7 +41,6 @@ enum End<T> {
 }
 
 /// Runs `work` under the lease. Dropped, it drops the work first and then gives the lease back in the background.
-#[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
 pub(crate) async fn run<T, F: Future<Output = T>>(
     lease: Arc<Lease>,
     work: impl FnOnce(LeaseHandle) -> F,
@@ -72,7 +71,6 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
     }
 }
 
-#[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
 async fn stop_on_loss<T>(lease: &Lease, work: impl Future<Output = T>) -> End<T> {
     let mut work = pin!(work);
     let mut lost = pin!(lease.until_lost());

@@ -213,7 +213,8 @@ pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Re
         return Ok(lease);
     }
     // Closed between the question and the answer.
-    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }.undo_in_background(late_requests(terms.unsettled, true));
+    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }
+        .undo_in_background(late_requests(terms.unsettled, true));
     engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
 }
 

@@ -87,8 +87,7 @@ async fn a_storm_of_2000_dropped_acquires_on_few_keys_leaves_nothing() {
         let tasks: Vec<_> = (0..2000)
             .map(|number| {
                 let lock = locks.lock(&format!("storm {}", number % 5));
-                let (start, patience, hold) =
-                    (ms(random.u64(0..300)), ms(random.u64(0..200)), ms(random.u64(0..10)));
+                let (start, patience, hold) = (ms(random.u64(0..300)), ms(random.u64(0..200)), ms(random.u64(0..10)));
                 tokio::spawn(async move {
                     tokio::time::sleep(start).await;
                     if let Ok(Ok(guard)) = timeout(patience, lock.acquire()).await {

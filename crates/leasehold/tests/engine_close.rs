@@ -7,8 +7,8 @@ mod bed;
 
 use std::sync::Arc;
 
-use leasehold::store::memory::MemoryStore;
 use leasehold::store::SharedStore;
+use leasehold::store::memory::MemoryStore;
 use leasehold::testkit::{Fault, FaultStore, Residue};
 use leasehold::{Close, ErrorKind, LeaseHandle, LockManager, LostReason, Operation};
 use parking_lot::Mutex;

@@ -156,9 +156,7 @@ async fn listing_stays_within_the_namespace() {
     let manager = |namespace: &str| bed.builder().namespace(namespace).build().unwrap();
     let (app, apps, bare) = (manager("app"), manager("app2"), manager(""));
     let mut guards = Vec::new();
-    for (locks, name) in
-        [(&app, "a/1"), (&app, "a/2"), (&app, "b"), (&apps, "a/1"), (&bare, "a/9"), (&bare, "plain")]
-    {
+    for (locks, name) in [(&app, "a/1"), (&app, "a/2"), (&app, "b"), (&apps, "a/1"), (&bare, "a/9"), (&bare, "plain")] {
         guards.push(locks.lock(name).try_acquire().await.unwrap().unwrap());
     }
     let names = async |locks: &LockManager, prefix: &str| -> Vec<String> {

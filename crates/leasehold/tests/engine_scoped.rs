@@ -85,11 +85,9 @@ async fn a_panic_before_the_first_await_is_no_different() {
 /// Polls a future to its end or its panic.
 async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T> {
     let mut future = pin!(future);
-    std::future::poll_fn(|context| {
-        match std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => std::task::Poll::Ready(Err(panic)),
-        }
+    std::future::poll_fn(|context| match std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => std::task::Poll::Ready(Err(panic)),
     })
     .await
 }
