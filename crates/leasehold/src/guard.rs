@@ -186,6 +186,8 @@ impl LockGuard {
             return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
         }
         let reserved = lease.reserve().await;
+        // It may have been lost while an earlier operation was under way.
+        lease.check().map_err(in_context)?;
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
         claim.tie = tie;
         let (sent, grant) = extend(&lease.engine, &claim).await;

@@ -112,20 +112,22 @@ impl Renewals {
 
     /// Takes what is due, each with its operation reserved; what is not to be renewed yet is placed anew.
     fn due(&self, now: Moment) -> Batch {
-        let looked_at = {
-            let mut state = self.state.lock();
-            let later = state.leases.split_off(&(now + TOGETHER, 0));
-            let looked_at = std::mem::replace(&mut state.leases, later);
-            looked_at.values().for_each(|lease| lease.due.store(0, Ordering::Release));
-            looked_at
+        let looked_at: Vec<_> = {
+            let state = self.state.lock();
+            // What falls due a little later goes along, but only then: a lease with a short interval, or a short pause
+            // before its next try, would otherwise be taken again at once.
+            match state.leases.first_key_value() {
+                Some(((first, _), _)) if *first <= now => {
+                    state.leases.range(..(now + TOGETHER, 0)).map(|(_, lease)| Arc::clone(lease)).collect()
+                }
+                _ => Vec::new(),
+            }
         };
         let mut due = Vec::new();
-        for lease in looked_at.into_values() {
-            // Asked without the lock: a loss is told to the observer.
-            if lease.lost().is_some() {
-                continue;
-            }
-            let interval = lease.renewal_interval();
+        for lease in looked_at {
+            // Asked without the lock: a loss is told to the observer. The lease stays in the registry meanwhile, where
+            // closing finds it.
+            let interval = if lease.lost().is_some() { None } else { lease.renewal_interval() };
             let reserved = interval.and_then(|_| lease.try_reserve());
             let look_at = match (interval, &reserved) {
                 (None, _) => lease.valid_until(),
@@ -135,9 +137,9 @@ impl Renewals {
                 (Some(_), Some(_)) => now + lease.limit() + 2 * TOGETHER,
             };
             let mut state = self.state.lock();
-            if lease.known_lost().is_none() {
+            if state.remove(&lease).is_some() && lease.known_lost().is_none() {
                 state.place(&lease, look_at);
-                due.extend(reserved.map(|reserved| (lease, reserved)));
+                due.extend(reserved.map(|reserved| (Arc::clone(&lease), reserved)));
             }
         }
         due
