@@ -2,6 +2,7 @@
 //! and the work that goes on in the background.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,6 +22,9 @@ use crate::types::Key;
 
 /// The first pause before a request whose outcome is unknown is repeated; doubled each time.
 const REPEAT_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a waiter trusts a timer that does not count suspend.
+const SLEEP_CHECK: Duration = Duration::from_secs(10);
 
 /// What a manager was built with.
 #[derive(Debug)]
@@ -122,7 +126,7 @@ impl Engine {
         let started = self.clock.now();
         let answer = timeout(limit, call).await.unwrap_or_else(|_| {
             let kind = match operation {
-                Operation::Inspect | Operation::List | Operation::Probe => ErrorKind::Unavailable,
+                Operation::Inspect | Operation::List | Operation::Probe | Operation::Close => ErrorKind::Unavailable,
                 _ => ErrorKind::Indeterminate,
             };
             Err(Error::new(kind, format!("no answer within {limit:?}")))
@@ -198,12 +202,15 @@ impl Engine {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left).await;
+            tokio::time::sleep(left.min(SLEEP_CHECK)).await;
         }
     }
 
+    /// Tells the observer. One that panics must not take a renewal or a lease with it.
     pub(crate) fn observe(&self, event: &Event<'_>) {
-        self.observer.observe(event);
+        if catch_unwind(AssertUnwindSafe(|| self.observer.observe(event))).is_err() {
+            tracing::error!("the observer panicked");
+        }
     }
 
     /// Reports an error that ends a call.
@@ -225,10 +232,13 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        match self.closing() {
-            None => Ok(()),
-            Some(_) => Err(closed_error()),
+        if self.closing().is_some() {
+            return Err(closed_error());
         }
+        if self.is_forked() {
+            return Err(Error::new(ErrorKind::Closed, "the lock manager belongs to the parent process: build another"));
+        }
+        Ok(())
     }
 
     /// Resolves when the manager is closed.
@@ -263,6 +273,9 @@ fn closed_error() -> Error {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         self.leave_store();
         self.renewals.engine_is_gone();
     }

@@ -95,7 +95,8 @@ impl LockGuard {
 
     /// Pushes the end out to at least `ttl` from now, and renews with this ttl from then on.
     ///
-    /// Never recreates a lost lease and never shortens one.
+    /// Never recreates a lost lease and never shortens one. The longest holding time, if set, still holds, and renewal
+    /// that was stopped stays so.
     ///
     /// # Errors
     ///
@@ -156,7 +157,8 @@ impl LockGuard {
     ///
     /// [`ErrorKind::Unsupported`] on stores whose leases are bound to a connection; [`ErrorKind::NotHeld`] if the lease
     /// is lost; [`ErrorKind::Unavailable`], [`ErrorKind::Indeterminate`] or [`ErrorKind::Rejected`] if the store did not
-    /// confirm it. On every error the guard is as it was before.
+    /// confirm it. On every error the guard holds as it did before; after one of these three the store may no longer
+    /// free the lease early if this process dies.
     ///
     /// # Cancel safety
     ///
@@ -185,7 +187,10 @@ impl LockGuard {
         if lease.engine.is_forked() {
             return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
         }
-        let reserved = lease.reserve().await;
+        let reserved = tokio::select! {
+            reserved = lease.reserve() => reserved,
+            reason = lease.until_lost() => return Err(in_context(lease.not_held(reason))),
+        };
         // It may have been lost while an earlier operation was under way.
         lease.check().map_err(in_context)?;
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
@@ -211,8 +216,10 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let lease = &self.lease;
-        let ended = end_by_holder(lease);
-        if ended == Ended::Nothing || lease.engine.is_forked() {
+        if lease.given_back.load(Ordering::Acquire) || lease.engine.is_forked() {
+            return;
+        }
+        if end_by_holder(lease) == Ended::Nothing {
             return;
         }
         let release_sent = target(lease).undo_in_background(late_requests(lease.unsettled, true));

@@ -146,7 +146,8 @@ impl Lease {
         if now < self.valid_until() {
             return None;
         }
-        Some(self.mark(if now < self.hold_until { LostReason::Expired } else { LostReason::MaxHold }))
+        let held_too_long = self.valid_until() == self.hold_until;
+        Some(self.mark(if held_too_long { LostReason::MaxHold } else { LostReason::Expired }))
     }
 
     /// Why the lease is known to be lost, without looking at the clock.
@@ -183,7 +184,7 @@ impl Lease {
             return false;
         }
         self.valid_until.fetch_max(until.as_nanos(), Ordering::AcqRel);
-        true
+        self.known_lost().is_none()
     }
 
     /// Resolves when the lease is lost.

@@ -110,7 +110,11 @@ impl Lock {
 
     /// Waits at most `wait`, and asks for the last time at the deadline; `None` = still held by somebody else.
     ///
-    /// Waiters for one key in one manager are served in the order of their calls. Only contention is waited for.
+    /// Waiters for one key in one manager are served in the order of their calls, and only the first of them asks the
+    /// store; one behind it that has an answer of those times out without asking. Only contention is waited for. A
+    /// store that does not answer can take up to two operation limits longer (5 s each, or a sixth of the ttl).
+    ///
+    /// A future that is neither polled nor dropped keeps those behind it waiting.
     ///
     /// # Errors
     ///
@@ -201,7 +205,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); else as
+    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Indeterminate`] also if it
+    /// does not hold it now, but an earlier request of this call got no answer; else as
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
@@ -210,16 +215,20 @@ impl Lock {
     pub async fn release_by(&self, owner: &OwnerToken) -> Result<()> {
         let (engine, key) = (&self.engine, self.key()?);
         engine.check_open()?;
+        let limit = engine.limit(engine.check_ttl(self.ttl)?);
         let mut unanswered = 0;
-        let (_, found) = engine
-            .settle(Operation::Release, key, engine.limit(self.ttl), &mut unanswered, || {
-                engine.store().release(key, owner)
-            })
-            .await;
-        let found = found?;
-        engine.lines.ring(key);
-        // A repeat finds nothing where the first request was applied and its answer lost.
-        if found || unanswered > 0 { Ok(()) } else { Err(self.not_held(key, Operation::Release)) }
+        let release = || engine.store().release(key, owner);
+        let (_, found) = engine.settle(Operation::Release, key, limit, &mut unanswered, release).await;
+        if found? {
+            engine.lines.ring(key);
+            return Ok(());
+        }
+        if unanswered > 0 {
+            // The first request may have given it back, or the token never held it.
+            let error = Error::new(ErrorKind::Indeterminate, "the first answer was lost, and now it is not held");
+            return Err(engine.in_context(error, Operation::Release, Some(key)));
+        }
+        Err(self.not_held(key, Operation::Release))
     }
 
     /// Pushes the end of the lease that `owner` holds out to at least `ttl` from now, without taking it on.

@@ -26,7 +26,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Named locks over one store.
 ///
 /// A cheap handle: clones share everything, one renewal task included. Build it inside the runtime that lives longest:
-/// background work runs there. It needs a tokio runtime with time enabled.
+/// background work runs there. It needs a tokio runtime with time enabled, and one that is driven: on a current-thread
+/// runtime nothing is renewed or given back while no `block_on` runs.
 ///
 /// ```
 /// # use leasehold::{LockManager, store::memory::MemoryStore};
@@ -241,7 +242,11 @@ impl LockManager {
             let ended = lease.end(LostReason::Closed);
             let scoped = lease.scoped.load(Ordering::Acquire);
             // Work is stopped by its scope, which gives the lease back afterwards.
-            if ended.is_ok() && !scoped && mode == Close::Release && !lease.given_back.swap(true, Ordering::AcqRel) {
+            if ended.is_ok()
+                && !scoped
+                && engine.closing() == Some(Close::Release)
+                && !lease.given_back.swap(true, Ordering::AcqRel)
+            {
                 target(&lease).undo_in_background(late_requests(lease.unsettled, true));
             }
             engine.renewals.leave(&lease);

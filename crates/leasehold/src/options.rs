@@ -96,7 +96,7 @@ impl Margin {
 
     /// The margin for a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.share) + self.constant
+        ttl.mul_f64(self.share).saturating_add(self.constant)
     }
 }
 
@@ -191,8 +191,8 @@ impl Pauses {
         let half = self.interval / 2;
         let pause = half + half.mul_f64(jitter.share());
         // In floats, because a large factor may leave the range of `Duration`.
-        let grown = (self.interval.as_secs_f64() * factor).min(max.as_secs_f64());
-        self.interval = Duration::from_secs_f64(grown);
+        let grown = Duration::try_from_secs_f64(self.interval.as_secs_f64() * factor);
+        self.interval = grown.map_or(*max, |grown| grown.min(*max));
         pause
     }
 

@@ -169,7 +169,10 @@ impl State {
 /// When to look at a lease whose last confirmed request was sent at `sent`.
 fn next_look(lease: &Lease, sent: Moment) -> Moment {
     let deadline = lease.valid_until();
-    lease.renewal_interval().map_or(deadline, |interval| (sent + interval).min(deadline))
+    let Some(interval) = lease.renewal_interval() else { return deadline };
+    let validity = deadline.since(sent);
+    // A store may have granted less than was asked: an attempt and another must fit before the deadline all the same.
+    sent + if interval > validity * 2 / 3 { validity / 3 } else { interval }
 }
 
 /// The mark of a running task; its drop lets the next acquisition start another.

@@ -86,13 +86,13 @@ impl Request<'_> {
                 () = engine.closed() => engine.check_open()?,
             }
         }
-        self.ask(Some(&turn), until, attempts).await
+        self.ask(Some(turn), until, attempts).await
     }
 
     /// Asks the store until it grants the lease or `until` has passed; at `until` for the last time.
     async fn ask(
         &self,
-        turn: Option<&Turn<'_>>,
+        turn: Option<Turn<'_>>,
         until: Option<Moment>,
         attempts: &mut u32,
     ) -> Result<Option<Arc<Lease>>> {
@@ -108,33 +108,44 @@ impl Request<'_> {
             back_to: None,
         });
         let mut armed: Option<Armed> = None;
-        let mut pauses = None;
+        let mut naps = None;
         loop {
             ticket.get_or_insert_with(|| engine.background.ticket());
             engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
-            let number = turn.map(Turn::asking);
+            let question = turn.as_ref().map(Turn::asking);
             *attempts += 1;
             let (sent, answer) = self.ask_once(&owner, !last, &mut undo).await;
             let contention = match answer {
                 Ok(Attempt::Contended(contention)) => contention,
                 Ok(Attempt::Acquired(grant)) => {
-                    if let (Some(turn), Some(number)) = (turn, number) {
-                        turn.answered(number);
+                    undo.stands = true;
+                    if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
+                        // No grant, so no answer for those behind either: the next of them asks.
+                        drop(turn);
+                        return Err(give_back(engine, undo, self.key, self.ttl, &owner).await);
+                    }
+                    if let Some(question) = question {
+                        question.answered();
                     }
                     // A place that brought us here had to live until now.
                     drop(armed);
-                    return self.take(undo, &owner, sent, grant).await.map(Some);
+                    return self.take(undo, sent, grant).map(Some);
                 }
                 Err(error) => {
-                    if let (Some(turn), Some(number)) = (turn, number) {
-                        turn.failed(number, error.clone());
+                    if let Some(question) = question {
+                        question.failed(error.clone());
                     }
-                    return Err(error);
+                    let surely_nothing = undo.unsettled == 0 && !undo.stands;
+                    return Err(match error.kind() {
+                        // This request was not applied, but an earlier one may have been, or a place granted.
+                        ErrorKind::Unavailable if !surely_nothing => error.as_kind(ErrorKind::Indeterminate),
+                        _ => error,
+                    });
                 }
             };
-            if let (Some(turn), Some(number)) = (turn, number) {
-                turn.answered(number);
+            if let Some(question) = question {
+                question.answered();
             }
             if last {
                 return Ok(None);
@@ -142,8 +153,8 @@ impl Request<'_> {
             if undo.unsettled == 0 {
                 ticket = None;
             }
-            let pauses = pauses.get_or_insert_with(|| engine.settings.backoff.pauses());
-            self.nap(turn, until, contention, &mut armed, &mut undo, pauses).await?;
+            let naps = naps.get_or_insert_with(|| Naps::new(engine));
+            self.nap(turn.as_ref(), until, contention, &mut armed, &mut undo, naps).await?;
         }
     }
 
@@ -166,7 +177,7 @@ impl Request<'_> {
         contention: Contention,
         armed: &mut Option<Armed>,
         undo: &mut Undo,
-        pauses: &mut Pauses,
+        naps: &mut Naps,
     ) -> Result<()> {
         let engine = self.engine;
         match contention.wake {
@@ -176,30 +187,33 @@ impl Request<'_> {
         }
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
-        let retry = contention.retry_after.map(|remaining| remaining + Duration::from_millis(1));
-        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(pauses.next())) };
-        let ask_at = pause.map(|pause| engine.clock.now() + pause);
+        let started = engine.clock.now();
+        let retry = contention.retry_after.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
+        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(naps.pauses.next())) };
+        let ask_at = pause.map(|pause| started + pause);
         let ask_at = ask_at.into_iter().chain(until).min();
         tokio::select! {
-            () = fired(armed) => pauses.restart(),
-            rung = called(turn, !in_line) => if rung { pauses.restart() },
+            () = fired(armed) => naps.woken(),
+            rung = called(turn, !in_line) => if rung { naps.woken() },
             () = sleep_until(engine, ask_at) => {}
             () = engine.closed() => engine.check_open()?,
+        }
+        let ended = engine.clock.now();
+        if let Some(pause) = naps.penalty(ended.since(started)) {
+            let ask_at = Some(ended + pause).into_iter().chain(until).min();
+            tokio::select! {
+                () = sleep_until(engine, ask_at) => {}
+                () = engine.closed() => engine.check_open()?,
+            }
         }
         Ok(())
     }
 
-    /// Makes a lease of a grant, or gives it back if it came too late or the manager was closed meanwhile.
-    async fn take(&self, mut undo: Undo, owner: &OwnerToken, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
-        let engine = self.engine;
-        undo.stands = true;
-        if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
-            return Err(give_back(engine, undo, self.key, self.ttl, owner).await);
-        }
+    /// Makes a lease of a grant, unless the manager was closed meanwhile.
+    fn take(&self, undo: Undo, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
+        self.engine.check_open()?;
         let unsettled = undo.unsettled;
-        let terms = Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled };
-        engine.check_open()?;
-        adopt(undo, sent, grant, &terms)
+        adopt(undo, sent, grant, &Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled })
     }
 }
 
@@ -236,6 +250,43 @@ async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, ow
 struct Armed {
     wake: Wake,
     spent: bool,
+}
+
+/// A nap shorter than this brought nothing new.
+const SHORT_NAP: Duration = Duration::from_millis(2);
+
+/// So many short naps in a row are taken for a busy lock; more, for a wake-up that fires for nothing.
+const SHORT_NAPS: u32 = 16;
+
+/// How long the naps of one waiter are.
+#[derive(Debug)]
+struct Naps {
+    pauses: Pauses,
+    short: u32,
+}
+
+impl Naps {
+    fn new(engine: &Engine) -> Self {
+        Self { pauses: engine.settings.backoff.pauses(), short: 0 }
+    }
+
+    /// It was woken, so polling starts over, unless wake-ups have proved worthless.
+    fn woken(&mut self) {
+        if self.short < SHORT_NAPS {
+            self.pauses.restart();
+        }
+    }
+
+    /// How long to sleep on after a nap of this length, so that a wake-up that always fires does not become a spin.
+    fn penalty(&mut self, nap: Duration) -> Option<Duration> {
+        self.short = if nap < SHORT_NAP { self.short + 1 } else { 0 };
+        if self.short <= SHORT_NAPS {
+            return None;
+        }
+        // Counted on from here, so that one long sleep does not clear it.
+        self.short = SHORT_NAPS;
+        Some(self.pauses.next())
+    }
 }
 
 async fn fired(armed: &mut Option<Armed>) {
