@@ -284,11 +284,10 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Contended | ErrorKind::Unavailable)
     }
 
-    /// The same failure seen by somebody whose own request was never sent.
-    pub(crate) fn as_unavailable(&self) -> Self {
-        let mut error = self.clone();
-        error.inner().kind = ErrorKind::Unavailable;
-        error
+    /// The same failure, told as another kind.
+    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+        self.inner().kind = kind;
+        self
     }
 
     fn inner(&mut self) -> &mut Inner {
@@ -298,7 +297,13 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, store, key, message, .. } = &*self.0;
+        let Inner {
+            operation,
+            store,
+            key,
+            message,
+            ..
+        } = &*self.0;
         if let Some(operation) = operation {
             write!(f, "failed to {operation}")?;
             if let Some(key) = key {
@@ -326,7 +331,10 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.0
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
     }
 }
 

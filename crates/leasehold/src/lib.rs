@@ -1,13 +1,37 @@
 //! Locks over the stores you already run, treated as what they are: leases.
 
+mod background;
 pub mod clock;
+pub mod config;
+mod engine;
 mod error;
+mod guard;
+mod holder;
+mod lease;
+mod line;
+mod lock;
+mod manager;
 pub mod observe;
 mod options;
+mod renew;
+mod scoped;
 pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod types;
+mod undo;
+mod wait;
 
 pub use crate::clock::Clock;
 pub use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-pub use crate::options::*;
-pub use crate::types::*;
+pub use crate::guard::{LeaseHandle, LockGuard};
+pub use crate::lock::Lock;
+pub use crate::manager::{LockManager, LockManagerBuilder};
+pub use crate::options::{
+    Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Jitter, MAX_OPERATION_LIMIT, MAX_TTL,
+    MIN_TTL, Margin, Renew, Wait,
+};
+pub use crate::scoped::Ran;
+pub use crate::types::{
+    DEFAULT_NAMESPACE, FencingToken, Key, MAX_KEY_LEN, MAX_NAMESPACE_LEN, MAX_OWNER_LEN, OwnerToken,
+};

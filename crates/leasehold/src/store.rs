@@ -14,13 +14,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::error::{Error, LostReason, Result};
+use crate::error::{LostReason, Result};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 mod capabilities;
 mod inspection;
 pub use self::capabilities::{Capabilities, Expiry, Fencing, Scope, TimeAuthority, Waiting};
-pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed};
+pub use self::inspection::{
+    Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed,
+};
 
 pub mod memory;
 pub mod noop;
@@ -71,7 +73,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes a lease, whoever holds it; with `expected` only if that owner does.
     ///
     /// `None` = nothing was removed. No later grant has a fencing token at or below `fence_floor`.
-    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>>;
+    async fn force_release(
+        &self,
+        key: &Key,
+        expected: Option<&OwnerToken>,
+    ) -> Result<Option<Removed>>;
 
     /// Tells who holds a key; never takes the lease, and reads an expired one as free.
     async fn inspect(&self, key: &Key) -> Result<Inspection>;
@@ -104,13 +110,21 @@ pub struct Claim<'a> {
     /// nothing).
     pub tie: Option<Tie>,
     /// Who asks, for people to read; `None` = leave it as it is.
-    pub holder: Option<&'a HolderInfo>,
+    pub holder: Option<&'a Arc<HolderInfo>>,
 }
 
 impl<'a> Claim<'a> {
     /// An exclusive claim that does not wait, ties to nothing and tells nothing about its holder.
     pub const fn new(key: &'a Key, owner: &'a OwnerToken, ttl: Duration) -> Self {
-        Self { key, owner, ttl, waits: false, share: Share::Exclusive, tie: None, holder: None }
+        Self {
+            key,
+            owner,
+            ttl,
+            waits: false,
+            share: Share::Exclusive,
+            tie: None,
+            holder: None,
+        }
     }
 
     /// Sets whether the caller will wait if refused.
@@ -126,7 +140,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Sets what people may read about the holder.
-    pub const fn holder(mut self, holder: &'a HolderInfo) -> Self {
+    pub const fn holder(mut self, holder: &'a Arc<HolderInfo>) -> Self {
         self.holder = Some(holder);
         self
     }
@@ -177,7 +191,11 @@ pub struct Grant {
 impl Grant {
     /// A grant without fencing token and without a loss flag.
     pub const fn new(validity: Duration) -> Self {
-        Self { validity, fencing: None, loss: None }
+        Self {
+            validity,
+            fencing: None,
+            loss: None,
+        }
     }
 
     /// Sets the fencing token.
@@ -208,7 +226,12 @@ impl Loss {
     /// Raises the flag; the first reason stays.
     pub fn raise(&self, reason: LostReason) {
         let code = reason as u8 + 1;
-        if self.0.0.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self
+            .0
+            .0
+            .compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
             self.0.1.notify_waiters();
         }
     }
@@ -242,7 +265,9 @@ impl Loss {
 
 /// The reason that stands behind a code of `reason as u8 + 1`; 0 = none.
 pub(crate) fn reason_from_code(code: u8) -> Option<LostReason> {
-    LostReason::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    LostReason::ALL
+        .get(usize::from(code).checked_sub(1)?)
+        .copied()
 }
 
 /// What a store says when somebody else holds the lease.
@@ -260,7 +285,11 @@ pub struct Contention {
 impl Contention {
     /// Contention of which nothing more is known.
     pub const fn new() -> Self {
-        Self { retry_after: None, holder: None, wake: None }
+        Self {
+            retry_after: None,
+            holder: None,
+            wake: None,
+        }
     }
 
     /// Sets how long the present lease still stands.
@@ -326,7 +355,10 @@ impl SharedStore {
 
     /// Shares a store that stands behind a pointer already.
     pub fn from_arc(store: Arc<dyn Store>) -> Self {
-        Self { store, managers: Arc::default() }
+        Self {
+            store,
+            managers: Arc::default(),
+        }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -353,9 +385,4 @@ impl From<Arc<dyn Store>> for SharedStore {
     fn from(store: Arc<dyn Store>) -> Self {
         Self::from_arc(store)
     }
-}
-
-/// The answer of a store, or of an operation on one, that it cannot give.
-pub(crate) fn unsupported(what: &str) -> Error {
-    Error::new(crate::error::ErrorKind::Unsupported, what)
 }

@@ -1,5 +1,6 @@
 //! What a store tells about its leases and about itself.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::types::{FencingToken, OwnerToken};
@@ -27,7 +28,7 @@ pub struct Holder {
     /// The owner token; may be that of a foreign client. Shown as a fingerprint only.
     pub owner: OwnerToken,
     /// What the holder told about itself.
-    pub info: HolderInfo,
+    pub info: Arc<HolderInfo>,
     /// Since when it holds the lease, by the wall clock of whoever wrote it.
     pub since: Option<SystemTime>,
     /// When the lease was last renewed, by the same clock.
@@ -41,12 +42,19 @@ pub struct Holder {
 impl Holder {
     /// A holder of whom nothing but the token is known.
     pub fn new(owner: OwnerToken) -> Self {
-        Self { owner, info: HolderInfo::default(), since: None, renewed: None, remaining: None, fencing: None }
+        Self {
+            owner,
+            info: Arc::default(),
+            since: None,
+            renewed: None,
+            remaining: None,
+            fencing: None,
+        }
     }
 
     /// Sets what the holder told about itself.
-    pub fn info(mut self, info: HolderInfo) -> Self {
-        self.info = info;
+    pub fn info(mut self, info: impl Into<Arc<HolderInfo>>) -> Self {
+        self.info = info.into();
         self
     }
 
@@ -88,7 +96,10 @@ pub struct Removed {
 impl Removed {
     /// The removal of these holders.
     pub const fn new(holders: Vec<Holder>) -> Self {
-        Self { holders, fence_floor: None }
+        Self {
+            holders,
+            fence_floor: None,
+        }
     }
 
     /// Sets the token up to which the resource should refuse.
@@ -131,7 +142,10 @@ impl Page {
 
     /// The next `limit` entries after this stored key.
     pub const fn after(key: String, limit: usize) -> Self {
-        Self { after: Some(key), limit }
+        Self {
+            after: Some(key),
+            limit,
+        }
     }
 }
 
@@ -148,7 +162,10 @@ pub struct Listing {
 impl Listing {
     /// The last page, with these entries.
     pub const fn new(entries: Vec<Entry>) -> Self {
-        Self { entries, next: None }
+        Self {
+            entries,
+            next: None,
+        }
     }
 
     /// Says where the next page starts.
@@ -192,7 +209,12 @@ pub struct Probe {
 impl Probe {
     /// A store that answered.
     pub const fn new() -> Self {
-        Self { server_time: None, identity: None, uptime: None, findings: Vec::new() }
+        Self {
+            server_time: None,
+            identity: None,
+            uptime: None,
+            findings: Vec::new(),
+        }
     }
 
     /// Sets the store's wall clock.
@@ -235,7 +257,11 @@ pub struct Finding {
 impl Finding {
     /// A finding: how bad, what is the case, what to do.
     pub fn new(level: Level, what: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { level, what: what.into(), fix: fix.into() }
+        Self {
+            level,
+            what: what.into(),
+            fix: fix.into(),
+        }
     }
 }
 

@@ -1,0 +1,75 @@
+//! Work that goes on when nobody waits for it: undos, releases of dropped guards, the renewal task.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// Spawns on the runtime the manager was built in; without one, or when that one is gone, on that of the call at hand.
+#[derive(Debug)]
+pub(crate) struct Background {
+    runtime: Option<Handle>,
+    running: watch::Sender<usize>,
+}
+
+impl Background {
+    pub(crate) fn here() -> Self {
+        Self {
+            runtime: Handle::try_current().ok(),
+            running: watch::Sender::new(0),
+        }
+    }
+
+    /// Spawns `work`; `false` if there is no runtime to do so.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+        let work = Arc::new(Mutex::new(Some(Box::pin(work) as Work)));
+        let here = Handle::try_current().ok();
+        self.runtime.iter().chain(here.iter()).any(|runtime| {
+            let slot = Arc::clone(&work);
+            let task = runtime.spawn(async move {
+                let work = slot.lock().take();
+                if let Some(work) = work {
+                    work.await;
+                }
+            });
+            // A runtime that was shut down drops the task at once and leaves the work in its slot.
+            !task.is_finished() || work.lock().is_none()
+        })
+    }
+
+    /// Counts something that [`idle`](Self::idle) waits for, until the ticket is dropped.
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.running.send_modify(|running| *running += 1);
+        Ticket(self.running.clone())
+    }
+
+    #[cfg(feature = "testkit")]
+    pub(crate) fn running(&self) -> usize {
+        *self.running.borrow()
+    }
+
+    /// Resolves when no ticket is out.
+    pub(crate) async fn idle(&self) {
+        // The sender lives as long as `self`.
+        let _ = self
+            .running
+            .subscribe()
+            .wait_for(|running| *running == 0)
+            .await;
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Something that closing a manager waits for.
+#[derive(Debug)]
+pub(crate) struct Ticket(watch::Sender<usize>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running -= 1);
+    }
+}

@@ -1,0 +1,267 @@
+//! What every handle of one manager shares: the store and how it is asked, the clock, the local lines, the renewals,
+//! and the work that goes on in the background.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::background::Background;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::line::Lines;
+use crate::observe::{Event, Failed, Observer, StoreCall};
+use crate::options::{Backoff, Close, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
+use crate::renew::Renewals;
+use crate::store::{Capabilities, HolderInfo, SharedStore, Store};
+use crate::types::Key;
+
+/// The first pause before a request whose outcome is unknown is repeated; doubled each time.
+const REPEAT_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a manager was built with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) namespace: String,
+    pub(crate) ttl: Duration,
+    pub(crate) renew: Renew,
+    pub(crate) wait: Wait,
+    pub(crate) backoff: Backoff,
+    pub(crate) margin: Margin,
+    pub(crate) operation_limit: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) max_waiters: usize,
+    pub(crate) holder: Option<Arc<HolderInfo>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+    pub(crate) lines: Lines,
+    pub(crate) renewals: Arc<Renewals>,
+    pub(crate) background: Background,
+    shared: SharedStore,
+    capabilities: Capabilities,
+    observer: Arc<dyn Observer>,
+    closed: watch::Sender<Option<Close>>,
+    /// The process that built this engine: in a forked child its guards are inert.
+    pid: u32,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        shared: SharedStore,
+        clock: Clock,
+        observer: Arc<dyn Observer>,
+        settings: Settings,
+    ) -> Arc<Self> {
+        shared.enter();
+        Arc::new(Self {
+            capabilities: shared.store().capabilities(),
+            lines: Lines::new(settings.max_waiters),
+            renewals: Arc::default(),
+            background: Background::here(),
+            closed: watch::Sender::new(None),
+            pid: std::process::id(),
+            shared,
+            clock,
+            observer,
+            settings,
+        })
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.shared.store()
+    }
+
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// How long one store operation for a lease of `ttl` may take.
+    pub(crate) fn limit(&self, ttl: Duration) -> Duration {
+        self.settings.operation_limit.min(ttl / 6)
+    }
+
+    /// How long a store operation that is about no lease may take.
+    pub(crate) fn read_limit(&self) -> Duration {
+        self.settings.operation_limit
+    }
+
+    /// Checks a ttl and rounds it up to what the store can keep.
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<Duration> {
+        let min = self.capabilities.min_ttl.max(MIN_TTL);
+        if ttl < min || ttl > MAX_TTL {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("invalid ttl {ttl:?}: it must be at least {min:?} and at most {MAX_TTL:?}"),
+            ));
+        }
+        let step = self.capabilities.ttl_step.as_nanos().max(1);
+        let rounded = ttl.as_nanos().div_ceil(step) * step;
+        let ttl = Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX));
+        if self.settings.margin.of(ttl) >= ttl / 2 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("invalid ttl {ttl:?}: the safety margin would leave less than half of it"),
+            ));
+        }
+        Ok(ttl)
+    }
+
+    /// Asks the store once, for at most `limit`.
+    pub(crate) async fn ask<T>(
+        &self,
+        operation: Operation,
+        key: Option<&Key>,
+        limit: Duration,
+        call: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
+        let started = self.clock.now();
+        let answer = timeout(limit, call).await.unwrap_or_else(|_| {
+            let kind = match operation {
+                Operation::Inspect | Operation::List | Operation::Probe => ErrorKind::Unavailable,
+                _ => ErrorKind::Indeterminate,
+            };
+            Err(Error::new(kind, format!("no answer within {limit:?}")))
+        });
+        let failed = answer.as_ref().err().map(Error::kind);
+        let duration = self.clock.now().since(started);
+        self.observe(&Event::StoreCall(StoreCall {
+            operation,
+            duration,
+            failed,
+        }));
+        answer.map_err(|error| self.in_context(error, operation, key))
+    }
+
+    /// Asks the store, and asks again within one more `limit` while the outcome is unknown.
+    ///
+    /// The request must be one that may be repeated. `unsettled` counts the requests that have no certain answer; it is
+    /// raised before each is sent, so that whoever owns the count knows of them also when this future is dropped.
+    /// Answers with the moment at which the answered request was sent.
+    pub(crate) async fn settle<T, F: Future<Output = Result<T>> + Send>(
+        &self,
+        operation: Operation,
+        key: &Key,
+        limit: Duration,
+        unsettled: &mut u32,
+        mut call: impl FnMut() -> F + Send,
+    ) -> (Moment, Result<T>) {
+        let mut give_up: Option<Moment> = None;
+        let mut pause = REPEAT_PAUSE.min(limit / 8);
+        loop {
+            *unsettled += 1;
+            let sent = self.clock.now();
+            let budget = give_up.map_or(limit, |give_up| give_up.since(sent));
+            let answer = self.ask(operation, Some(key), budget, call()).await;
+            let error = match answer {
+                Err(error) if error.kind() == ErrorKind::Indeterminate => error,
+                Err(error) if give_up.is_some() => {
+                    // This repeat was refused for certain, the request before it was not.
+                    *unsettled -= 1;
+                    error.as_kind(ErrorKind::Indeterminate)
+                }
+                answer => {
+                    *unsettled -= 1;
+                    return (sent, answer);
+                }
+            };
+            let now = self.clock.now();
+            if now + pause >= *give_up.get_or_insert(now + limit) {
+                return (sent, Err(error));
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// Sleeps until the clock shows `moment`, or for a moment longer.
+    pub(crate) async fn sleep_until(&self, moment: Moment) {
+        loop {
+            let left = moment.since(self.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    pub(crate) fn observe(&self, event: &Event<'_>) {
+        self.observer.observe(event);
+    }
+
+    /// Reports an error that ends a call.
+    pub(crate) fn failed(&self, operation: Operation, key: Option<&Key>, error: &Error) {
+        self.observe(&Event::Failed(Failed {
+            operation,
+            key,
+            kind: error.kind(),
+        }));
+    }
+
+    pub(crate) fn in_context(
+        &self,
+        error: Error,
+        operation: Operation,
+        key: Option<&Key>,
+    ) -> Error {
+        let error = error.during(operation).on_store(self.store().name());
+        match key {
+            Some(key) => error.on_key(key),
+            None => error,
+        }
+    }
+
+    /// How the manager was closed, if it was.
+    pub(crate) fn closing(&self) -> Option<Close> {
+        *self.closed.borrow()
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closing() {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::Closed, "the lock manager was closed")),
+        }
+    }
+
+    /// Resolves when the manager is closed.
+    pub(crate) async fn closed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.closed.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Marks the manager as closed; `false` if it was closed before.
+    pub(crate) fn start_closing(&self, mode: Close) -> bool {
+        self.closed.send_if_modified(|closed| {
+            let first = closed.is_none();
+            closed.get_or_insert(mode);
+            first
+        })
+    }
+
+    /// Leaves the store; `true` if this was its last manager.
+    pub(crate) fn leave_store(&self) -> bool {
+        self.shared.leave()
+    }
+
+    /// Whether this process is a forked child of the one that built the engine.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.closing().is_none() {
+            self.leave_store();
+        }
+        self.renewals.engine_is_gone();
+    }
+}
+
+/// The default limit of a store operation; the ttl may lower it further.
+pub(crate) const DEFAULT_OPERATION_LIMIT: Duration = MAX_OPERATION_LIMIT;

@@ -1,0 +1,293 @@
+//! A held lease, as its guard, its renewals and its handles see it: until when it is valid, and why it no longer is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+
+use crate::clock::{Moment, wall_now};
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::observe::{Event, Lost};
+use crate::options::Renew;
+use crate::store::{Grant, Loss, reason_from_code};
+use crate::types::{FencingToken, Key, OwnerToken};
+
+/// How long a sleeper trusts a timer that does not count suspend.
+pub(crate) const SUSPEND_CHECK: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) key: Key,
+    pub(crate) owner: OwnerToken,
+    pub(crate) fencing: Option<FencingToken>,
+    pub(crate) acquired: Moment,
+    pub(crate) acquired_at: SystemTime,
+    /// How many requests of its acquisition have no certain answer: they may still be applied after the release.
+    pub(crate) unsettled: u32,
+    /// Whether work runs under it that must be stopped before it is released.
+    pub(crate) scoped: AtomicBool,
+    /// Whether a failed batch sent it to be renewed by itself.
+    pub(crate) alone: AtomicBool,
+    /// When the renewal task looks at it next; 0 = it does not. Kept by the registry under its lock.
+    pub(crate) due: AtomicU64,
+    /// Tells it apart from others that are due at the same moment.
+    pub(crate) number: AtomicU64,
+    renew: Renew,
+    renewing: AtomicBool,
+    ttl: AtomicU64,
+    valid_until: AtomicU64,
+    hold_until: Moment,
+    loss: Option<Loss>,
+    reason: AtomicU8,
+    ended: Notify,
+    busy: AtomicBool,
+    idle: Notify,
+}
+
+/// What a lease is made of, apart from the grant.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    pub(crate) renew: Renew,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) unsettled: u32,
+}
+
+impl Lease {
+    /// The lease that `grant` is, if it is still valid.
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        key: Key,
+        owner: OwnerToken,
+        sent: Moment,
+        grant: Grant,
+        terms: &Terms,
+    ) -> Self {
+        let valid_until = deadline(&engine, sent, terms.ttl, grant.validity);
+        Self {
+            acquired: sent,
+            acquired_at: wall_now(),
+            fencing: grant.fencing,
+            loss: grant.loss,
+            unsettled: terms.unsettled,
+            scoped: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
+            due: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+            renew: terms.renew,
+            renewing: AtomicBool::new(terms.renew != Renew::Off),
+            ttl: AtomicU64::new(nanos(terms.ttl)),
+            valid_until: AtomicU64::new(valid_until.as_nanos()),
+            hold_until: terms.max_hold.map_or(Moment::FAR, |max| sent + max),
+            reason: AtomicU8::new(0),
+            ended: Notify::new(),
+            busy: AtomicBool::new(false),
+            idle: Notify::new(),
+            engine,
+            key,
+            owner,
+        }
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        Duration::from_nanos(self.ttl.load(Ordering::Acquire))
+    }
+
+    /// From now on renewals ask for this ttl.
+    pub(crate) fn use_ttl(&self, ttl: Duration) {
+        self.ttl.store(nanos(ttl), Ordering::Release);
+    }
+
+    /// How long one store operation for this lease may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.engine.limit(self.ttl())
+    }
+
+    /// How long after a request was sent the next renewal is due; `None` = it is not renewed.
+    pub(crate) fn renewal_interval(&self) -> Option<Duration> {
+        if !self.renewing.load(Ordering::Acquire) {
+            return None;
+        }
+        self.renew.interval(self.ttl())
+    }
+
+    /// How many requests may still bring the lease into being, the confirmed one included; 0 = none can come late.
+    pub(crate) fn late_requests(&self) -> u32 {
+        if self.unsettled == 0 {
+            0
+        } else {
+            self.unsettled + 1
+        }
+    }
+
+    pub(crate) fn stop_renewing(&self) {
+        self.renewing.store(false, Ordering::Release);
+    }
+
+    /// The local deadline.
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire)).min(self.hold_until)
+    }
+
+    /// How long the lease may still be assumed; zero once it is lost.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.lost() {
+            Some(_) => Duration::ZERO,
+            None => self.valid_until().since(self.engine.clock.now()),
+        }
+    }
+
+    /// Why the lease may not be assumed any more; `None` = it may, at this moment.
+    pub(crate) fn lost(&self) -> Option<LostReason> {
+        if let Some(reason) = self.known_lost() {
+            return Some(reason);
+        }
+        if let Some(reason) = self.loss.as_ref().and_then(Loss::raised) {
+            return Some(self.mark(reason));
+        }
+        let now = self.engine.clock.now();
+        if now < self.valid_until() {
+            return None;
+        }
+        Some(self.mark(if now < self.hold_until {
+            LostReason::Expired
+        } else {
+            LostReason::MaxHold
+        }))
+    }
+
+    /// Why the lease is known to be lost, without looking at the clock.
+    pub(crate) fn known_lost(&self) -> Option<LostReason> {
+        reason_from_code(self.reason.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.lost() {
+            None => Ok(()),
+            Some(reason) => Err(self.not_held(reason)),
+        }
+    }
+
+    pub(crate) fn not_held(&self, reason: LostReason) -> Error {
+        Error::lost(ErrorKind::NotHeld, reason)
+            .on_store(self.engine.store().name())
+            .on_key(&self.key)
+    }
+
+    /// Ends the lease for `reason`; `Err` with the earlier reason if it was lost already.
+    pub(crate) fn end(&self, reason: LostReason) -> std::result::Result<(), LostReason> {
+        if let Some(earlier) = self.lost() {
+            return Err(earlier);
+        }
+        match self.mark(reason) {
+            marked if marked == reason => Ok(()),
+            earlier => Err(earlier),
+        }
+    }
+
+    /// Moves the deadline up after a confirmed answer; `false` if the lease is lost, which nothing revives.
+    pub(crate) fn confirm(&self, sent: Moment, ttl: Duration, grant: &Grant) -> bool {
+        let until = deadline(&self.engine, sent, ttl, grant.validity);
+        if self.lost().is_some() {
+            return false;
+        }
+        self.valid_until
+            .fetch_max(until.as_nanos(), Ordering::AcqRel);
+        true
+    }
+
+    /// Resolves when the lease is lost.
+    pub(crate) async fn until_lost(&self) -> LostReason {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if let Some(reason) = self.lost() {
+                return reason;
+            }
+            let left = self.valid_until().since(self.engine.clock.now());
+            let loss = async {
+                match &self.loss {
+                    Some(loss) => _ = loss.wait().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ended => {}
+                () = loss => {}
+                () = tokio::time::sleep(left.min(SUSPEND_CHECK)) => {}
+            }
+        }
+    }
+
+    /// Reserves the one store operation that may be in flight for a lease; `None` = one is.
+    pub(crate) fn try_reserve(self: &Arc<Self>) -> Option<Reserved> {
+        let free = self
+            .busy
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        free.then(|| Reserved(Arc::clone(self)))
+    }
+
+    /// Waits for the operation in flight, which its limit bounds, and reserves the next.
+    pub(crate) async fn reserve(self: &Arc<Self>) -> Reserved {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if let Some(reserved) = self.try_reserve() {
+                return reserved;
+            }
+            idle.await;
+        }
+    }
+
+    /// Marks the lease as lost, once and for all, and tells everybody; the first reason stays.
+    fn mark(&self, reason: LostReason) -> LostReason {
+        let code = reason as u8 + 1;
+        if let Err(earlier) =
+            self.reason
+                .compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire)
+        {
+            return reason_from_code(earlier).unwrap_or(reason);
+        }
+        self.ended.notify_waiters();
+        if !matches!(reason, LostReason::Released | LostReason::HandedOver) {
+            let held = self.engine.clock.now().since(self.acquired);
+            tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost");
+            self.engine.observe(&Event::Lost(Lost {
+                key: &self.key,
+                reason,
+                held,
+            }));
+        }
+        reason
+    }
+
+    pub(crate) fn in_context(&self, error: Error, operation: Operation) -> Error {
+        self.engine.in_context(error, operation, Some(&self.key))
+    }
+}
+
+/// The one store operation in flight for a lease.
+#[derive(Debug)]
+pub(crate) struct Reserved(Arc<Lease>);
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+        self.0.idle.notify_waiters();
+    }
+}
+
+/// Until when a lease may be assumed: counted from before the request was sent, never from the reply.
+pub(crate) fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
+    sent + ttl.min(validity) - engine.settings.margin.of(ttl)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

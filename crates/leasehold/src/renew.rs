@@ -1,0 +1,338 @@
+//! Renewal: one task per manager over a registry that leases enter and leave themselves.
+//!
+//! The registry outlives the task: when the runtime that carried the task goes down, the next acquisition starts a new
+//! one, which takes on all leases. Due leases go in batches, several in flight, none awaited alone, so that a request
+//! that hangs delays nobody else. The task also notices leases whose deadline passed, renewed or not.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::lease::{Lease, Reserved, SUSPEND_CHECK};
+use crate::observe::{Event, RenewalFailed, Renewed};
+use crate::store::{Claim, Grant};
+
+/// Leases due within this time of each other are renewed together.
+const TOGETHER: Duration = Duration::from_millis(20);
+
+/// The most leases in one request: a few hundred amortise the round trip, and more only delay its answer.
+const BATCH: usize = 256;
+
+/// The shortest pause before a failed renewal is tried again.
+const RETRY_MIN: Duration = Duration::from_millis(5);
+
+/// The held leases of one manager, by the moment at which the task looks at them next.
+#[derive(Debug, Default)]
+pub(crate) struct Renewals {
+    state: Mutex<State>,
+    /// Something is due earlier than the task knows, or the engine is gone.
+    earlier: Notify,
+    numbers: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    leases: BTreeMap<(Moment, u64), Arc<Lease>>,
+    /// Until when the task sleeps; the origin while it is at work.
+    sleeps_until: Option<Moment>,
+    running: bool,
+    closed: bool,
+}
+
+impl Renewals {
+    /// Has a lease looked after; `false` if the manager was closed.
+    pub(crate) fn enter(self: &Arc<Self>, lease: &Arc<Lease>) -> bool {
+        lease.number.store(
+            self.numbers.fetch_add(1, Ordering::Relaxed),
+            Ordering::Release,
+        );
+        let start = {
+            let mut state = self.state.lock();
+            if state.closed {
+                return false;
+            }
+            state.place(lease, next_look(lease, lease.acquired));
+            self.wake_if_earlier(&mut state, lease);
+            !std::mem::replace(&mut state.running, true)
+        };
+        if start {
+            let running = Running(Arc::clone(self));
+            lease
+                .engine
+                .background
+                .spawn(run(running, Arc::downgrade(&lease.engine)));
+        }
+        true
+    }
+
+    /// Forgets a lease that has ended.
+    pub(crate) fn leave(&self, lease: &Lease) {
+        self.state.lock().remove(lease);
+    }
+
+    /// Looks again at when a lease is due, whose last confirmed request was sent at `sent`.
+    pub(crate) fn reschedule(&self, lease: &Arc<Lease>, sent: Moment) {
+        self.look_at(lease, next_look(lease, sent));
+    }
+
+    /// Has the task look at a lease at `moment`, unless the lease has left.
+    fn look_at(&self, lease: &Arc<Lease>, moment: Moment) {
+        let mut state = self.state.lock();
+        if state.remove(lease).is_some() && lease.known_lost().is_none() {
+            state.place(lease, moment);
+            self.wake_if_earlier(&mut state, lease);
+        }
+    }
+
+    /// Takes in no more leases, and answers with those that are there.
+    pub(crate) fn close(&self) -> Vec<Arc<Lease>> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.leases.values().map(Arc::clone).collect()
+    }
+
+    pub(crate) fn engine_is_gone(&self) {
+        self.earlier.notify_one();
+    }
+
+    #[cfg(feature = "testkit")]
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().leases.len()
+    }
+
+    fn wake_if_earlier(&self, state: &mut State, lease: &Lease) {
+        let due = Moment::from_nanos(lease.due.load(Ordering::Acquire));
+        if state.sleeps_until.is_some_and(|until| due < until) {
+            state.sleeps_until = None;
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes what is due, each with its operation reserved; what is not to be renewed yet is placed anew.
+    fn due(&self, now: Moment) -> Batch {
+        let looked_at = {
+            let mut state = self.state.lock();
+            let later = state.leases.split_off(&(now + TOGETHER, 0));
+            let looked_at = std::mem::replace(&mut state.leases, later);
+            looked_at
+                .values()
+                .for_each(|lease| lease.due.store(0, Ordering::Release));
+            looked_at
+        };
+        let mut due = Vec::new();
+        for lease in looked_at.into_values() {
+            // Asked without the lock: a loss is told to the observer.
+            if lease.lost().is_some() {
+                continue;
+            }
+            let interval = lease.renewal_interval();
+            let reserved = interval.and_then(|_| lease.try_reserve());
+            let look_at = match (interval, &reserved) {
+                (None, _) => lease.valid_until(),
+                // The caller's own operation is in flight.
+                (Some(_), None) => (now + 2 * TOGETHER).min(lease.valid_until()),
+                // In flight. If the runtime takes the request down, a later task finds the lease soon after.
+                (Some(_), Some(_)) => now + lease.limit() + 2 * TOGETHER,
+            };
+            let mut state = self.state.lock();
+            if lease.known_lost().is_none() {
+                state.place(&lease, look_at);
+                due.extend(reserved.map(|reserved| (lease, reserved)));
+            }
+        }
+        due
+    }
+
+    /// When the task has to look next; `None` = not before somebody wakes it.
+    fn first_due(&self) -> Option<Moment> {
+        let mut state = self.state.lock();
+        let first = state.leases.first_key_value().map(|((due, _), _)| *due);
+        state.sleeps_until = Some(first.unwrap_or(Moment::FAR));
+        first
+    }
+}
+
+impl State {
+    fn place(&mut self, lease: &Arc<Lease>, due: Moment) {
+        lease.due.store(due.as_nanos(), Ordering::Release);
+        self.leases.insert(
+            (due, lease.number.load(Ordering::Acquire)),
+            Arc::clone(lease),
+        );
+    }
+
+    fn remove(&mut self, lease: &Lease) -> Option<Arc<Lease>> {
+        let due = Moment::from_nanos(lease.due.swap(0, Ordering::AcqRel));
+        self.leases
+            .remove(&(due, lease.number.load(Ordering::Acquire)))
+    }
+}
+
+/// When to look at a lease whose last confirmed request was sent at `sent`.
+fn next_look(lease: &Lease, sent: Moment) -> Moment {
+    let deadline = lease.valid_until();
+    lease
+        .renewal_interval()
+        .map_or(deadline, |interval| (sent + interval).min(deadline))
+}
+
+/// The mark of a running task; its drop lets the next acquisition start another.
+struct Running(Arc<Renewals>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.running = false;
+        state.sleeps_until = None;
+    }
+}
+
+async fn run(running: Running, engine: Weak<Engine>) {
+    let renewals = &running.0;
+    let mut batches = JoinSet::new();
+    loop {
+        let pause = {
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
+            for batch in into_batches(renewals.due(engine.clock.now())) {
+                batches.spawn(renew(Arc::clone(&engine), batch));
+            }
+            renewals
+                .first_due()
+                .map(|due| due.since(engine.clock.now()).min(SUSPEND_CHECK))
+        };
+        let sleep = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleep => {}
+            () = renewals.earlier.notified() => {}
+            // A batch that panicked in the store has failed; its leases are found again when they are due.
+            Some(_) = batches.join_next() => {}
+        }
+    }
+}
+
+type Batch = Vec<(Arc<Lease>, Reserved)>;
+
+/// Leases that failed in company go alone, so that one bad key cannot take the others down.
+fn into_batches(due: Batch) -> Vec<Batch> {
+    let (alone, together): (Batch, Batch) = due
+        .into_iter()
+        .partition(|(lease, _)| lease.alone.load(Ordering::Acquire));
+    let mut batches: Vec<Batch> = alone.into_iter().map(|single| vec![single]).collect();
+    let mut together = together.into_iter().peekable();
+    while together.peek().is_some() {
+        batches.push(together.by_ref().take(BATCH).collect());
+    }
+    batches
+}
+
+async fn renew(engine: Arc<Engine>, batch: Batch) {
+    let in_company = batch.len() > 1;
+    // Until they succeed: a batch that panics in the store never gets to say that it failed.
+    batch
+        .iter()
+        .for_each(|(lease, _)| lease.alone.store(true, Ordering::Release));
+    let sent = engine.clock.now();
+    let shortest = batch
+        .iter()
+        .map(|(lease, _)| lease.valid_until().since(sent))
+        .min()
+        .unwrap_or_default();
+    let limit = batch
+        .iter()
+        .map(|(lease, _)| lease.limit())
+        .min()
+        .unwrap_or_default()
+        .min(shortest / 3);
+    let answers = {
+        let claims: Vec<_> = batch
+            .iter()
+            .map(|(lease, _)| Claim::new(&lease.key, &lease.owner, lease.ttl()))
+            .collect();
+        let answers = engine
+            .ask(
+                Operation::Extend,
+                None,
+                limit,
+                engine.store().extend(&claims),
+            )
+            .await;
+        answers.and_then(|answers| {
+            if answers.len() == claims.len() {
+                return Ok(answers);
+            }
+            Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the store answered another number of claims than it was asked",
+            ))
+        })
+    };
+    let mut answers = answers.map(Vec::into_iter);
+    for (lease, reserved) in batch {
+        let answer = match &mut answers {
+            Ok(answers) => answers.next().unwrap_or(Ok(None)),
+            Err(error) => Err(error.clone()),
+        };
+        settle(&engine, &lease, sent, in_company, answer);
+        drop(reserved);
+    }
+}
+
+/// Applies the answer to one renewal and decides when to look at the lease next.
+fn settle(
+    engine: &Engine,
+    lease: &Arc<Lease>,
+    sent: Moment,
+    in_company: bool,
+    answer: Result<Option<Grant>>,
+) {
+    let now = engine.clock.now();
+    match answer {
+        Ok(Some(grant)) => {
+            let slack = lease.valid_until().since(now);
+            if lease.confirm(sent, lease.ttl(), &grant) {
+                lease.alone.store(false, Ordering::Release);
+                engine.observe(&Event::Renewed(Renewed {
+                    key: &lease.key,
+                    slack,
+                }));
+                engine.renewals.reschedule(lease, sent);
+            }
+        }
+        Ok(None) => {
+            // If the lease ended otherwise meanwhile, that reason stays.
+            _ = lease.end(LostReason::NotHeld);
+            engine.renewals.leave(lease);
+        }
+        Err(error) => {
+            let remaining = lease.remaining();
+            engine.observe(&Event::RenewalFailed(RenewalFailed {
+                key: &lease.key,
+                kind: error.kind(),
+                remaining,
+            }));
+            let pause = if in_company {
+                Duration::ZERO
+            } else {
+                (remaining / 8).max(RETRY_MIN)
+            };
+            engine
+                .renewals
+                .look_at(lease, (now + pause).min(lease.valid_until()));
+        }
+    }
+}

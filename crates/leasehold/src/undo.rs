@@ -1,0 +1,135 @@
+//! Taking back what a dropped or failed call may have left in the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::{Operation, Result};
+use crate::store::{Claim, Tie};
+use crate::types::{Key, OwnerToken};
+
+/// When an undo is asked: at once, and again because it may have overtaken the request that it undoes.
+const ASKS: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(10),
+    Duration::from_millis(100),
+    Duration::from_millis(1000),
+];
+
+/// Gives a lease back in the background when dropped, unless it was disarmed or there is nothing to undo.
+#[derive(Debug)]
+pub(crate) struct Undo {
+    /// What to undo; `None` = disarmed.
+    target: Option<Target>,
+    /// How many requests have no certain answer, one in flight included.
+    pub(crate) unsettled: u32,
+    /// Something stands in the store for certain: a place in line, or a lease to give back.
+    pub(crate) stands: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) key: Key,
+    pub(crate) owner: OwnerToken,
+    pub(crate) ttl: Duration,
+    /// For a lease that was taken on: the token it came with, to which it goes back.
+    pub(crate) back_to: Option<OwnerToken>,
+}
+
+impl Undo {
+    /// Not yet needed: nothing was sent.
+    pub(crate) fn new(target: Target) -> Self {
+        Self {
+            target: Some(target),
+            unsettled: 0,
+            stands: false,
+        }
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.target = None;
+    }
+
+    /// Gives what is known of the target to the lease that came of it.
+    pub(crate) fn into_target(mut self) -> Option<Target> {
+        self.target.take()
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.unsettled == 0 && !self.stands {
+            return;
+        }
+        if let Some(target) = self.target.take() {
+            target.undo_in_background(self.unsettled);
+        }
+    }
+}
+
+impl Target {
+    /// `false` if there is no runtime to do so: then the ttl ends what may stand.
+    pub(crate) fn undo_in_background(self, unsettled: u32) -> bool {
+        if self.engine.is_forked() {
+            return false;
+        }
+        let engine = Arc::clone(&self.engine);
+        let ticket = engine.background.ticket();
+        engine.background.spawn(async move {
+            self.undo(unsettled).await;
+            drop(ticket);
+        })
+    }
+
+    async fn undo(self, unsettled: u32) {
+        for pause in ASKS {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            match self.ask().await {
+                // Found it; more than one request may have been on its way, though.
+                Ok(true) => {
+                    self.engine.lines.ring(&self.key);
+                    if unsettled <= 1 {
+                        return;
+                    }
+                }
+                // Every request was answered, so none can come late.
+                Ok(false) if unsettled == 0 => return,
+                Ok(false) | Err(_) => {}
+            }
+        }
+    }
+
+    async fn ask(&self) -> Result<bool> {
+        let Self {
+            engine,
+            key,
+            owner,
+            ttl,
+            back_to,
+        } = self;
+        let limit = engine.limit(*ttl);
+        match back_to {
+            None => {
+                engine
+                    .ask(
+                        Operation::Release,
+                        Some(key),
+                        limit,
+                        engine.store().release(key, owner),
+                    )
+                    .await
+            }
+            Some(earlier) => {
+                let claim = Claim::new(key, earlier, *ttl).tie(Tie::Nothing);
+                let back = engine.store().transfer(owner, &claim);
+                engine
+                    .ask(Operation::Transfer, Some(key), limit, back)
+                    .await
+                    .map(|grant| grant.is_some())
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The one contention loop: ask; if somebody else holds the lease, sleep until it is worth asking again; ask again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::lease::{Lease, Terms, deadline};
+use crate::line::{Standing, Turn};
+use crate::observe::{Acquired, Contended, Event};
+use crate::options::{Pauses, Renew, Wait};
+use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
+use crate::types::{Key, OwnerToken};
+use crate::undo::{Target, Undo};
+
+/// One call for a lease.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) key: &'a Key,
+    pub(crate) ttl: Duration,
+    pub(crate) renew: Renew,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) holder: Option<&'a Arc<HolderInfo>>,
+}
+
+impl Request<'_> {
+    /// Acquires the lease; `None` = still held by somebody else when the wait ended.
+    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<Arc<Lease>>> {
+        let engine = self.engine;
+        let called = engine.clock.now();
+        let mut attempts = 0;
+        let outcome = match wait {
+            Wait::No | Wait::UpTo(Duration::ZERO) => {
+                self.ask(None, Some(called), &mut attempts).await
+            }
+            Wait::UpTo(wait) => self.in_line(Some(called + wait), &mut attempts).await,
+            Wait::Forever => self.in_line(None, &mut attempts).await,
+        };
+        let waited = || engine.clock.now().since(called);
+        match &outcome {
+            Ok(Some(lease)) => engine.observe(&Event::Acquired(Acquired {
+                key: self.key,
+                waited: waited(),
+                attempts,
+                fencing: lease.fencing,
+            })),
+            Ok(None) => engine.observe(&Event::Contended(Contended {
+                key: self.key,
+                waited: waited(),
+                attempts,
+            })),
+            Err(error) => engine.failed(Operation::Acquire, Some(self.key), error),
+        }
+        outcome.map_err(|error| engine.in_context(error, Operation::Acquire, Some(self.key)))
+    }
+
+    /// Stands in the local line until it is this call's turn to ask, or an answer to others is one for it as well.
+    async fn in_line(
+        &self,
+        until: Option<Moment>,
+        attempts: &mut u32,
+    ) -> Result<Option<Arc<Lease>>> {
+        let engine = self.engine;
+        engine.check_open()?;
+        let turn = engine.lines.join(self.key)?;
+        let mut look_at = until;
+        let mut followed = false;
+        loop {
+            let now = engine.clock.now();
+            let due = until.is_some_and(|until| now >= until);
+            match turn.standing() {
+                Standing::Head if followed && due && turn.is_answered() => return Ok(None),
+                Standing::Head => break,
+                Standing::Failed(error) if error.kind() == ErrorKind::Indeterminate => {
+                    // Unknown for the one who asked; our own request was never sent.
+                    return Err(error.as_kind(ErrorKind::Unavailable));
+                }
+                Standing::Failed(error) => return Err(error),
+                Standing::Answered if due => return Ok(None),
+                Standing::Unanswered if due => {
+                    if look_at == until {
+                        look_at = Some(now + engine.limit(self.ttl));
+                        turn.urge();
+                    } else if look_at.is_some_and(|look_at| now >= look_at) {
+                        return Err(Error::new(
+                            ErrorKind::Unavailable,
+                            "no answer within the operation limit",
+                        ));
+                    }
+                }
+                Standing::Answered | Standing::Unanswered => {}
+            }
+            followed = true;
+            tokio::select! {
+                () = turn.look() => {}
+                () = sleep_until(engine, look_at) => {}
+                () = engine.closed() => engine.check_open()?,
+            }
+        }
+        self.ask(Some(&turn), until, attempts).await
+    }
+
+    /// Asks the store until it grants the lease or `until` has passed; at `until` for the last time.
+    async fn ask(
+        &self,
+        turn: Option<&Turn<'_>>,
+        until: Option<Moment>,
+        attempts: &mut u32,
+    ) -> Result<Option<Arc<Lease>>> {
+        let engine = self.engine;
+        engine.check_open()?;
+        let owner = OwnerToken::mint()?;
+        let mut undo = Undo::new(Target {
+            engine: Arc::clone(engine),
+            key: self.key.clone(),
+            owner: owner.clone(),
+            ttl: self.ttl,
+            back_to: None,
+        });
+        let mut armed: Option<Armed> = None;
+        let mut pauses = None;
+        loop {
+            let last = until.is_some_and(|until| engine.clock.now() >= until);
+            let number = turn.map(Turn::asking);
+            *attempts += 1;
+            let (sent, answer) = self.ask_once(&owner, !last, &mut undo).await;
+            let contention = match answer {
+                Ok(Attempt::Contended(contention)) => contention,
+                Ok(Attempt::Acquired(grant)) => {
+                    if let (Some(turn), Some(number)) = (turn, number) {
+                        turn.answered(number);
+                    }
+                    // A place that brought us here had to live until now.
+                    drop(armed);
+                    return self.take(undo, &owner, sent, grant).await.map(Some);
+                }
+                Err(error) => {
+                    if let (Some(turn), Some(number)) = (turn, number) {
+                        turn.failed(number, error.clone());
+                    }
+                    return Err(error);
+                }
+            };
+            if let (Some(turn), Some(number)) = (turn, number) {
+                turn.answered(number);
+            }
+            if last {
+                return Ok(None);
+            }
+            let pauses = pauses.get_or_insert_with(|| engine.settings.backoff.pauses());
+            self.nap(turn, until, contention, &mut armed, &mut undo, pauses)
+                .await?;
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        owner: &OwnerToken,
+        waits: bool,
+        undo: &mut Undo,
+    ) -> (Moment, Result<Attempt>) {
+        let engine = self.engine;
+        let mut claim = Claim::new(self.key, owner, self.ttl)
+            .waits(waits)
+            .tie(Tie::Process);
+        claim.holder = self.holder;
+        let limit = engine.limit(self.ttl);
+        let unsettled = &mut undo.unsettled;
+        engine
+            .settle(Operation::Acquire, self.key, limit, unsettled, || {
+                engine.store().acquire(&claim)
+            })
+            .await
+    }
+
+    /// Sleeps until it is worth asking again: a wake-up, a release by this manager, a follower whose time is up, the
+    /// end of the present lease, the next poll, or the deadline.
+    async fn nap(
+        &self,
+        turn: Option<&Turn<'_>>,
+        until: Option<Moment>,
+        contention: Contention,
+        armed: &mut Option<Armed>,
+        undo: &mut Undo,
+        pauses: &mut Pauses,
+    ) -> Result<()> {
+        let engine = self.engine;
+        match contention.wake {
+            Some(wake) => *armed = Some(Armed { wake, spent: false }),
+            // The old one stays armed, unless it has fired.
+            None => _ = armed.take_if(|armed| armed.spent),
+        }
+        let in_line = matches!(
+            armed,
+            Some(Armed {
+                wake: Wake::Place(_),
+                ..
+            })
+        );
+        undo.stands |= in_line;
+        let retry = contention
+            .retry_after
+            .map(|remaining| remaining + Duration::from_millis(1));
+        let pause = if in_line {
+            retry
+        } else {
+            Some(retry.unwrap_or(Duration::MAX).min(pauses.next()))
+        };
+        let ask_at = pause.map(|pause| engine.clock.now() + pause);
+        let ask_at = ask_at.into_iter().chain(until).min();
+        tokio::select! {
+            () = fired(armed) => pauses.restart(),
+            rung = called(turn, !in_line) => if rung { pauses.restart() },
+            () = sleep_until(engine, ask_at) => {}
+            () = engine.closed() => engine.check_open()?,
+        }
+        Ok(())
+    }
+
+    /// Makes a lease of a grant, or gives it back if it came too late or the manager was closed meanwhile.
+    async fn take(
+        &self,
+        mut undo: Undo,
+        owner: &OwnerToken,
+        sent: Moment,
+        grant: Grant,
+    ) -> Result<Arc<Lease>> {
+        let engine = self.engine;
+        undo.stands = true;
+        if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
+            return Err(give_back(engine, undo, self.key, self.ttl, owner).await);
+        }
+        let unsettled = undo.unsettled;
+        let terms = Terms {
+            ttl: self.ttl,
+            renew: self.renew,
+            max_hold: self.max_hold,
+            unsettled,
+        };
+        engine.check_open()?;
+        adopt(undo, sent, grant, &terms)
+    }
+}
+
+/// Turns an undo into the lease it would have undone, and has it renewed.
+pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Result<Arc<Lease>> {
+    let Some(Target {
+        engine,
+        key,
+        owner,
+        ttl,
+        back_to,
+    }) = undo.into_target()
+    else {
+        return Err(Error::new(
+            ErrorKind::Unavailable,
+            "the grant was given back",
+        ));
+    };
+    let lease = Arc::new(Lease::new(
+        Arc::clone(&engine),
+        key.clone(),
+        owner.clone(),
+        sent,
+        grant,
+        terms,
+    ));
+    if engine.renewals.enter(&lease) {
+        return Ok(lease);
+    }
+    // Closed between the question and the answer.
+    Target {
+        engine: Arc::clone(&engine),
+        key,
+        owner,
+        ttl,
+        back_to,
+    }
+    .undo_in_background(terms.unsettled);
+    engine.check_open().and(Err(Error::new(
+        ErrorKind::Closed,
+        "the lock manager was closed",
+    )))
+}
+
+/// Gives back a grant that came too late to be one.
+async fn give_back(
+    engine: &Engine,
+    mut undo: Undo,
+    key: &Key,
+    ttl: Duration,
+    owner: &OwnerToken,
+) -> Error {
+    let mut asked = 0;
+    let limit = engine.limit(ttl);
+    let (_, given) = engine
+        .settle(Operation::Release, key, limit, &mut asked, || {
+            engine.store().release(key, owner)
+        })
+        .await;
+    if given.is_ok() && undo.unsettled == 0 {
+        undo.disarm();
+        return Error::new(
+            ErrorKind::Unavailable,
+            "the grant came after its own deadline and was given back",
+        );
+    }
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the grant came after its own deadline and is being given back",
+    )
+}
+
+/// A wake-up that the store armed.
+#[derive(Debug)]
+struct Armed {
+    wake: Wake,
+    spent: bool,
+}
+
+async fn fired(armed: &mut Option<Armed>) {
+    match armed {
+        Some(Armed {
+            wake: Wake::Hint(future) | Wake::Place(future),
+            spent,
+        }) if !*spent => {
+            future.await;
+            *spent = true;
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(engine: &Engine, moment: Option<Moment>) {
+    match moment {
+        Some(moment) => engine.sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn called(turn: Option<&Turn<'_>>, heed_ring: bool) -> bool {
+    match turn {
+        Some(turn) => turn.called(heed_ring).await,
+        None => std::future::pending().await,
+    }
+}
