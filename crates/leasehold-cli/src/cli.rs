@@ -174,9 +174,14 @@ pub(crate) struct List {
 /// Parses the command line; help, the version and mistakes are printed here and answer with the code to leave with.
 pub(crate) fn parse() -> Result<Cli, u8> {
     Cli::try_parse().map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            output::print(&error.to_string()).map_or_else(|failure| failure.code, |()| exit::DONE)
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string())
+            .map_or_else(
+                |failure| {
+                    output::tell(&failure.to_string());
+                    failure.code
+                },
+                |()| exit::DONE,
+            ),
         // `leasehold` alone: the whole help tells more than a complaint.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             output::tell_raw(&error.to_string());

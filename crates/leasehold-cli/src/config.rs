@@ -4,9 +4,10 @@ use std::env;
 use std::ffi::OsStr;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use leasehold::config::{parse_duration, redacted};
 use leasehold::store::Scope;
-use leasehold::{Key, LockManager, LockManagerBuilder, MAX_TTL, MIN_TTL, Wait};
+use leasehold::store::sqlite::SqliteStore;
+use leasehold::{ErrorKind, Key, LockManager, LockManagerBuilder, MAX_TTL, MIN_TTL, Wait};
 
 use crate::cli::Global;
 use crate::exit::{self, Failure};
@@ -117,30 +118,32 @@ impl Settings {
         let failure = Failure::from_error(error, self.is_local_file());
         match failure.code {
             exit::UNAVAILABLE => failure.note(&format!("store: {}", self.place())),
+            exit::CONFIG if error.kind() == ErrorKind::Unsupported => {
+                failure.note("name another store with --store")
+            }
             _ => failure,
         }
     }
 
-    /// The store as people may read it: the file's name, or the URL without credentials.
+    /// The store's URL without credentials; for the default store the one that names its file.
     pub(crate) fn place(&self) -> String {
-        match local_file(&self.url) {
-            Some(path) if self.is_local_file() => format!("{} (sqlite)", output::clean(&path)),
-            _ => redacted(&self.url),
-        }
-    }
-
-    /// The store as a program may read it: a URL without credentials.
-    pub(crate) fn redacted_url(&self) -> String {
-        match local_file(&self.url) {
-            Some(path) if self.is_local_file() => format!("sqlite://{path}"),
-            _ => redacted(&self.url),
+        match (self.source, SqliteStore::default_path()) {
+            (Source::Default, Ok(path)) => {
+                let path = path
+                    .to_string_lossy()
+                    .replace('%', "%25")
+                    .replace('?', "%3F")
+                    .replace('#', "%23");
+                format!("sqlite://{path}")
+            }
+            _ => output::clean(&redacted(&self.url)),
         }
     }
 
     /// The options that make another command find the same store and namespace.
     pub(crate) fn options_again(&self) -> String {
         let store = match self.source {
-            Source::Flag => format!(" -s {}", output::quoted(&redacted(&self.url))),
+            Source::Flag => format!(" -s {}", output::quoted(&self.place())),
             _ => String::new(),
         };
         let namespace = match &self.namespace {
@@ -156,7 +159,8 @@ impl Settings {
     }
 
     fn is_local_file(&self) -> bool {
-        scheme(&self.url) == "sqlite"
+        let scheme = self.url.trim().split(':').next().unwrap_or_default();
+        scheme.eq_ignore_ascii_case("sqlite")
     }
 }
 
@@ -198,39 +202,9 @@ pub(crate) fn length(flag: &str, text: Option<&str>) -> Result<Option<Duration>,
     .transpose()
 }
 
-/// The longest length of time that is taken for meant: 100 years.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// A length of time as people write it: `30s`, `1.5s`, `500ms`, `1h30m`; a bare number is seconds.
+/// A length of time, or a fragment that says what is wrong with it.
 fn duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let example = "write it as 30s, 1.5s, 500ms, 2m or 1h30m";
-    if text.is_empty() {
-        return Err(format!("it is empty: {example}"));
-    }
-    // Said here because the parser below wants a unit even to see the sign.
-    let unsigned = text.strip_prefix('-');
-    if unsigned.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-        return Err(format!("{} is negative: {example}", clip(text)));
-    }
-    let bare = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let parsed: Result<SignedDuration, _> = if bare {
-        format!("{text}s").parse()
-    } else {
-        text.parse()
-    };
-    let signed =
-        parsed.map_err(|_| format!("\"{}\" is no length of time: {example}", clip(text)))?;
-    match Duration::try_from(signed) {
-        Err(_) => Err(format!("{} is negative: {example}", clip(text))),
-        Ok(length) if length > LONGEST => Err(format!(
-            "{} is longer than a hundred years: {example}",
-            clip(text)
-        )),
-        Ok(length) => Ok(length),
-    }
+    parse_duration(text).map_err(|error| error.message().to_owned())
 }
 
 /// A value as it can stand in a message.
@@ -255,10 +229,6 @@ fn raw_variable(name: &str) -> Result<Option<String>, Failure> {
 
 const DEFAULT_STORE: &str = "sqlite:";
 
-fn scheme(url: &str) -> &str {
-    url.split(':').next().unwrap_or_default()
-}
-
 fn has_option(url: &str, name: &str) -> bool {
     url.split_once('?').is_some_and(|(_, query)| {
         query
@@ -267,107 +237,9 @@ fn has_option(url: &str, name: &str) -> bool {
     })
 }
 
-/// A URL without what stands before an `@` and without options that hold secrets.
-fn redacted(url: &str) -> String {
-    let url = output::clean(url);
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url;
-    };
-    // The last `@`, wherever it stands: a password with a stray `/` or `?` must not show, whatever else is hidden.
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    let Some((place, query)) = rest.split_once('?') else {
-        return format!("{scheme}://{rest}");
-    };
-    let options: Vec<_> = query
-        .split('&')
-        .map(|option| match option.split_once('=') {
-            Some((name, _))
-                if name.contains("pass") || name.contains("secret") || name.contains("token") =>
-            {
-                format!("{name}=***")
-            }
-            _ => option.to_owned(),
-        })
-        .collect();
-    format!("{scheme}://{place}?{}", options.join("&"))
-}
-
-/// The path of the local file; `None` if there is no place for it.
-fn local_file(url: &str) -> Option<String> {
-    let path = url.strip_prefix("sqlite:")?.split('?').next()?;
-    match path.strip_prefix("//").unwrap_or(path) {
-        "" => default_file(),
-        path => Some(path.to_owned()),
-    }
-}
-
-fn default_file() -> Option<String> {
-    let state = env::var("XDG_STATE_HOME")
-        .ok()
-        .filter(|path| !path.is_empty());
-    let home = env::var("HOME").ok().filter(|path| !path.is_empty());
-    let directory = match (state, home) {
-        (Some(state), _) => state,
-        (None, _) if rustix::process::geteuid().is_root() => "/var/lib".to_owned(),
-        (None, Some(home)) => format!("{home}/.local/state"),
-        (None, None) => return None,
-    };
-    Some(format!("{directory}/leasehold/leases.db"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lengths_of_time_are_read() {
-        for (text, ms) in [
-            ("120", 120_000),
-            ("120ms", 120),
-            ("2m", 120_000),
-            ("1.5s", 1_500),
-            ("1.5", 1_500),
-            ("1h30m", 5_400_000),
-            ("0", 0),
-            ("0s", 0),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for text in [
-            "",
-            " ",
-            "-1",
-            "-5s",
-            "abc",
-            "1x",
-            ".",
-            "99999999999999h",
-            "9".repeat(400).as_str(),
-            "-n",
-            "\u{1b}",
-        ] {
-            let why = duration(text).unwrap_err();
-            assert!(
-                why.contains("30s") && !why.contains('\u{1b}'),
-                "{text}: {why}"
-            );
-        }
-    }
-
-    #[test]
-    fn credentials_never_show() {
-        for (url, shown) in [
-            ("redis://localhost:6379/0", "redis://localhost:6379/0"),
-            ("redis://u:hunter2@cache-1:6379/0", "redis://cache-1:6379/0"),
-            ("redis://u:hun@ter/2@cache-1/0", "redis://cache-1/0"),
-            (
-                "postgres://u@h/db?mode=table&password=hunter2",
-                "postgres://h/db?mode=table&password=***",
-            ),
-        ] {
-            assert_eq!(redacted(url), shown);
-        }
-    }
 
     #[test]
     fn options_inside_of_urls_are_seen() {

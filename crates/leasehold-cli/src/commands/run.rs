@@ -299,7 +299,7 @@ fn command(
         .args(&request.command[1..])
         .env("LEASEHOLD_KEY", request.name)
         .env("LEASEHOLD_NAMESPACE", manager.namespace())
-        .env("LEASEHOLD_LEASE_STORE", settings.redacted_url())
+        .env("LEASEHOLD_LEASE_STORE", settings.place())
         .env("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string())
         .env("LEASEHOLD_WAITED_MS", waited.as_millis().to_string())
         // What an outer lease has left there would be taken for ours.

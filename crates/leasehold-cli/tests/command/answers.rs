@@ -25,7 +25,7 @@ fn a_held_key_is_shown() {
         "lease ends in ",
         "  fencing  ",
         "owner fingerprint ",
-        "leases.db (sqlite)  namespace leasehold",
+        "leases.db  namespace leasehold",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

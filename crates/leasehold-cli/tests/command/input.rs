@@ -26,8 +26,16 @@ fn bad_arguments_are_one_line_and_the_documented_code() {
         ),
         (&["show", ""], 65, "empty"),
         (&["run", "k", "--ttl", "0", "--", "true"], 65, "--ttl"),
-        (&["run", "k", "--ttl", "-1", "--", "true"], 65, "negative"),
-        (&["run", "k", "--ttl", "", "--", "true"], 65, "empty"),
+        (
+            &["run", "k", "--ttl", "-1", "--", "true"],
+            65,
+            "invalid duration",
+        ),
+        (
+            &["run", "k", "--ttl", "", "--", "true"],
+            65,
+            "invalid duration",
+        ),
         (&["run", "k", "--ttl", "1ms", "--", "true"], 65, "between"),
         (&["run", "k", "--ttl", "25h", "--", "true"], 65, "between"),
         (
@@ -38,9 +46,13 @@ fn bad_arguments_are_one_line_and_the_documented_code() {
         (
             &["run", "k", "--ttl", "ten", "--", "true"],
             65,
-            "no length of time",
+            "invalid duration",
         ),
-        (&["run", "k", "-w", "-1", "--", "true"], 64, "negative"),
+        (
+            &["run", "k", "-w", "-1", "--", "true"],
+            64,
+            "invalid duration",
+        ),
         (&["run", "k", "-w", "soon", "--", "true"], 64, "--wait"),
         (
             &["run", "k", "-n", "-w", "1", "--", "true"],
@@ -96,7 +108,7 @@ fn bad_arguments_are_one_line_and_the_documented_code() {
         (
             &["run", "k", "--require-scope", "network", "--", "true"],
             78,
-            "scope",
+            "--store",
         ),
         (
             &[
