@@ -101,8 +101,12 @@ impl Failure {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
-            message.push_str(": ");
-            message.push_str(&source.to_string());
+            // Some libraries repeat their causes.
+            let text = source.to_string();
+            if !message.contains(&text) {
+                message.push_str(": ");
+                message.push_str(&text);
+            }
             cause = source.source();
         }
         Self {

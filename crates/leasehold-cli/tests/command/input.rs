@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::support::{BINARY, Place};
 
@@ -218,7 +219,14 @@ fn as_nobody(place: &Place) -> Option<String> {
         return None;
     }
     let binary = place.path("leasehold");
-    fs::copy(BINARY, &binary).unwrap();
+    // By another process: a file that this one has open for writing may be inherited by what another test starts, and
+    // could not be executed meanwhile.
+    let copied = Command::new("cp")
+        .arg(BINARY)
+        .arg(&binary)
+        .status()
+        .unwrap();
+    assert!(copied.success());
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     Some(binary.to_str().unwrap().to_owned())

@@ -4,13 +4,16 @@ use std::fs;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::support::{Place, is_running, wait_until};
+use crate::support::{Place, is_running, proc_file, wait_until};
+
+/// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
+const SHORT: [&str; 6] = ["--ttl", "3s", "--renew-every", "500ms", "-k", "500ms"];
 
 #[test]
 fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "900ms"], "sleep 3");
-    place.run(["run", "k", "-w", "2", "--", "true"]).expect(75);
+    let first = place.hold("k", &SHORT, "sleep 6");
+    place.run(["run", "k", "-w", "4", "--", "true"]).expect(75);
     first.finish().expect(0);
 }
 
@@ -67,11 +70,7 @@ fn a_lease_that_is_not_renewed_ends_the_job_before_it_ends() {
 #[test]
 fn a_store_that_is_gone_stops_the_job() {
     let place = Place::new();
-    let first = place.hold(
-        "k",
-        &["--ttl", "1500ms"],
-        "sleep 60 & echo $! > grandchild; wait",
-    );
+    let first = place.hold("k", &SHORT, "sleep 60 & echo $! > grandchild; wait");
     let grandchild = place.pid("grandchild");
     for file in ["leases.db", "leases.db-wal", "leases.db-shm"] {
         fs::remove_file(place.path(file)).ok();
@@ -91,7 +90,7 @@ fn one_that_was_stopped_past_its_lease_kills_the_job_at_once() {
     let place = Place::new();
     let first = place.hold(
         "k",
-        &["--ttl", "1s"],
+        &SHORT,
         "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done",
     );
     let (job, grandchild) = (place.pid("pid"), place.pid("grandchild"));
@@ -161,7 +160,7 @@ fn a_shell_that_is_killed_does_not_free_what_it_started() {
     let place = Place::new();
     let first = place.hold(
         "k",
-        &["--ttl", "2s"],
+        &SHORT,
         "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done",
     );
     let grandchild = place.pid("grandchild");
@@ -174,6 +173,22 @@ fn a_shell_that_is_killed_does_not_free_what_it_started() {
     );
     assert!(!is_running(grandchild));
     assert!(place.is_free("k"));
+}
+
+#[test]
+fn a_daemon_that_leaves_the_group_does_not_keep_the_key() {
+    let place = Place::new();
+    let script = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & \
+        while [ ! -s daemon ]; do sleep 0.02; done";
+    place.run(["run", "k", "--", "sh", "-c", script]).expect(0);
+    assert!(place.is_free("k"));
+    let daemon = place.pid("daemon");
+    assert!(is_running(daemon));
+    let inherited = fs::read_dir(proc_file(daemon, "fd"))
+        .unwrap()
+        .filter_map(|file| fs::read_link(file.unwrap().path()).ok())
+        .any(|file| file.to_string_lossy().contains("leases.db"));
+    assert!(!inherited);
 }
 
 #[test]

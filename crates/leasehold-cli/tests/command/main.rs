@@ -10,6 +10,7 @@ mod answers;
 mod codes;
 mod input;
 mod lifetime;
+mod outage;
 mod passing;
 mod secrets;
 mod signals;

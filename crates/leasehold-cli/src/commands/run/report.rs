@@ -189,5 +189,5 @@ fn wall(moment: Moment) -> String {
         .checked_add(signed(moment.since(now)))
         .and_then(|time| time.checked_sub(signed(now.since(moment))))
         .unwrap_or(Timestamp::MAX);
-    time.strftime("%H:%M:%SZ").to_string()
+    time.strftime("%H:%M:%S%.1fZ").to_string()
 }
