@@ -1,11 +1,7 @@
 //! What one acquire and release cost: nanoseconds and allocations on memory (store alone, engine, line, scope), and
 //! cycles per second on SQLite. Run with `cargo bench -p leasehold --bench cycle`; compare ratios within one run only.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a benchmark that fails has nothing to report"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark that fails has nothing to report")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -19,14 +15,8 @@ use leasehold::{Clock, Key, LockManager, OwnerToken, Renew};
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    println!(
-        "{:<44} {:>9} {:>12}",
-        "acquire + release", "ns", "allocations"
-    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    println!("{:<44} {:>9} {:>12}", "acquire + release", "ns", "allocations");
     memory(&runtime);
     #[cfg(feature = "sqlite")]
     sqlite(&runtime);
@@ -36,76 +26,33 @@ fn memory(runtime: &Runtime) {
     let store = MemoryStore::new();
     let key = Key::new("bench", "key").unwrap();
     let dynamic: &dyn Store = &store;
-    measure(
-        runtime,
-        "token from the operating system",
-        200_000,
-        async || {
-            black_box(OwnerToken::mint().unwrap());
-        },
-    );
+    measure(runtime, "token from the operating system", 200_000, async || {
+        black_box(OwnerToken::mint().unwrap());
+    });
     let owner = OwnerToken::mint().unwrap();
-    measure(
-        runtime,
-        "memory store alone, through dyn Store",
-        500_000,
-        async || {
-            let granted = dynamic
-                .acquire(&Claim::new(&key, &owner, TTL))
-                .await
-                .unwrap();
-            assert!(matches!(granted, Attempt::Acquired(_)));
-            assert!(dynamic.release(&key, &owner).await.unwrap());
-        },
-    );
+    measure(runtime, "memory store alone, through dyn Store", 500_000, async || {
+        let granted = dynamic.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap();
+        assert!(matches!(granted, Attempt::Acquired(_)));
+        assert!(dynamic.release(&key, &owner).await.unwrap());
+    });
 
     let locks = runtime.block_on(async { LockManager::new(store) });
     let lock = locks.lock("key");
     let unrenewed = lock.clone().renew(Renew::Off);
-    measure(
-        runtime,
-        "engine, try_acquire, no renewal",
-        200_000,
-        async || {
-            unrenewed
-                .try_acquire()
-                .await
-                .unwrap()
-                .unwrap()
-                .release()
-                .await
-                .unwrap();
-        },
-    );
-    measure(runtime, "engine, try_acquire", 200_000, async || {
-        lock.try_acquire()
-            .await
-            .unwrap()
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+    measure(runtime, "engine, try_acquire, no renewal", 200_000, async || {
+        unrenewed.try_acquire().await.unwrap().unwrap().release().await.unwrap();
     });
-    measure(
-        runtime,
-        "engine, acquire (through the local line)",
-        200_000,
-        async || {
-            lock.acquire().await.unwrap().release().await.unwrap();
-        },
-    );
+    measure(runtime, "engine, try_acquire", 200_000, async || {
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
+    measure(runtime, "engine, acquire (through the local line)", 200_000, async || {
+        lock.acquire().await.unwrap().release().await.unwrap();
+    });
     measure(runtime, "scoped, run", 200_000, async || {
-        lock.run(async |_| ())
-            .await
-            .unwrap()
-            .unwrap()
-            .into_value()
-            .unwrap();
+        lock.run(async |_| ()).await.unwrap().unwrap().into_value().unwrap();
     });
     let guard = runtime.block_on(lock.acquire()).unwrap();
-    measure(runtime, "guard.check()", 2_000_000, async || {
-        guard.check().unwrap()
-    });
+    measure(runtime, "guard.check()", 2_000_000, async || guard.check().unwrap());
     runtime.block_on(guard.release()).unwrap();
 }
 
@@ -114,9 +61,7 @@ fn sqlite(runtime: &Runtime) {
     use leasehold::store::sqlite::SqliteStore;
 
     let directory = tempfile::tempdir().unwrap();
-    let store = runtime
-        .block_on(SqliteStore::open(directory.path().join("leases.db")))
-        .unwrap();
+    let store = runtime.block_on(SqliteStore::open(directory.path().join("leases.db"))).unwrap();
     let key = Key::new("bench", "key").unwrap();
     let owner = OwnerToken::mint().unwrap();
     measure(runtime, "sqlite store alone", 5_000, async || {
@@ -126,13 +71,7 @@ fn sqlite(runtime: &Runtime) {
     let locks = runtime.block_on(async { LockManager::new(store) });
     let lock = locks.lock("key");
     measure(runtime, "sqlite, engine, try_acquire", 5_000, async || {
-        lock.try_acquire()
-            .await
-            .unwrap()
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
     });
 }
 
@@ -150,9 +89,5 @@ fn measure(runtime: &Runtime, what: &str, times: u32, mut once: impl AsyncFnMut(
     };
     let best = (0..5).map(|_| round(times / 5)).min().unwrap_or_default();
     let allocations = allocation_counter::measure(|| _ = round(100)).count_total;
-    println!(
-        "{what:<44} {:>9} {:>12.1}",
-        best.as_nanos(),
-        f64::from(u32::try_from(allocations).unwrap()) / 100.0
-    );
+    println!("{what:<44} {:>9} {:>12.1}", best.as_nanos(), f64::from(u32::try_from(allocations).unwrap()) / 100.0);
 }

@@ -17,10 +17,7 @@ pub(crate) struct Background {
 
 impl Background {
     pub(crate) fn here() -> Self {
-        Self {
-            runtime: Handle::try_current().ok(),
-            running: watch::Sender::new(0),
-        }
+        Self { runtime: Handle::try_current().ok(), running: watch::Sender::new(0) }
     }
 
     /// Spawns `work`; `false` if there is no runtime to do so.
@@ -54,11 +51,7 @@ impl Background {
     /// Resolves when no ticket is out.
     pub(crate) async fn idle(&self) {
         // The sender lives as long as `self`.
-        let _ = self
-            .running
-            .subscribe()
-            .wait_for(|running| *running == 0)
-            .await;
+        let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
     }
 }
 

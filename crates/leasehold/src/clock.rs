@@ -112,10 +112,7 @@ impl fmt::Debug for Clock {
 pub(crate) struct TokioTime(tokio::time::Instant);
 
 impl TokioTime {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this is the clock for paused time"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this is the clock for paused time")]
     pub(crate) fn start() -> Self {
         Self(tokio::time::Instant::now())
     }
@@ -140,10 +137,7 @@ fn system_now() -> Moment {
 }
 
 /// The wall clock, which may step: for display, and for what has to be understood after a reboot.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the only reader of the wall clock"
-)]
+#[expect(clippy::disallowed_methods, reason = "the only reader of the wall clock")]
 pub(crate) fn wall_now() -> SystemTime {
     SystemTime::now()
 }

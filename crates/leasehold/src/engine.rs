@@ -52,12 +52,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(
-        shared: SharedStore,
-        clock: Clock,
-        observer: Arc<dyn Observer>,
-        settings: Settings,
-    ) -> Arc<Self> {
+    pub(crate) fn new(shared: SharedStore, clock: Clock, observer: Arc<dyn Observer>, settings: Settings) -> Arc<Self> {
         shared.enter();
         Arc::new(Self {
             capabilities: shared.store().capabilities(),
@@ -130,11 +125,7 @@ impl Engine {
         });
         let failed = answer.as_ref().err().map(Error::kind);
         let duration = self.clock.now().since(started);
-        self.observe(&Event::StoreCall(StoreCall {
-            operation,
-            duration,
-            failed,
-        }));
+        self.observe(&Event::StoreCall(StoreCall { operation, duration, failed }));
         answer.map_err(|error| self.in_context(error, operation, key))
     }
 
@@ -196,19 +187,10 @@ impl Engine {
 
     /// Reports an error that ends a call.
     pub(crate) fn failed(&self, operation: Operation, key: Option<&Key>, error: &Error) {
-        self.observe(&Event::Failed(Failed {
-            operation,
-            key,
-            kind: error.kind(),
-        }));
+        self.observe(&Event::Failed(Failed { operation, key, kind: error.kind() }));
     }
 
-    pub(crate) fn in_context(
-        &self,
-        error: Error,
-        operation: Operation,
-        key: Option<&Key>,
-    ) -> Error {
+    pub(crate) fn in_context(&self, error: Error, operation: Operation, key: Option<&Key>) -> Error {
         let error = error.during(operation).on_store(self.store().name());
         match key {
             Some(key) => error.on_key(key),

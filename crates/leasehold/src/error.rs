@@ -214,9 +214,7 @@ impl Error {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn contended(key: &Key) -> Self {
-        Self::new(ErrorKind::Contended, "held by another owner")
-            .during(Operation::Acquire)
-            .on_key(key)
+        Self::new(ErrorKind::Contended, "held by another owner").during(Operation::Acquire).on_key(key)
     }
 
     pub(crate) fn lost(kind: ErrorKind, reason: LostReason) -> Self {
@@ -297,13 +295,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            operation,
-            store,
-            key,
-            message,
-            ..
-        } = &*self.0;
+        let Inner { operation, store, key, message, .. } = &*self.0;
         if let Some(operation) = operation {
             write!(f, "failed to {operation}")?;
             if let Some(key) = key {
@@ -331,10 +323,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0
-            .source
-            .as_deref()
-            .map(|source| source as &(dyn StdError + 'static))
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
 }
 
@@ -350,10 +339,7 @@ mod tests {
             .during(Operation::Extend)
             .on_store("redis")
             .on_key(&key);
-        assert_eq!(
-            error.to_string(),
-            "failed to extend \"reports:nightly\" on redis: not held by this owner"
-        );
+        assert_eq!(error.to_string(), "failed to extend \"reports:nightly\" on redis: not held by this owner");
         assert_eq!(error.source().unwrap().to_string(), "disk");
     }
 

@@ -83,18 +83,13 @@ impl LockGuard {
 
     /// A cheap, cloneable view of this lease, for tasks that check it.
     pub fn handle(&self) -> LeaseHandle {
-        LeaseHandle {
-            lease: Arc::clone(&self.lease),
-        }
+        LeaseHandle { lease: Arc::clone(&self.lease) }
     }
 
     /// Stops the background renewal: the lease ends at its present deadline unless extended by hand.
     pub fn stop_renewal(&self) {
         self.lease.stop_renewing();
-        self.lease
-            .engine
-            .renewals
-            .reschedule(&self.lease, self.lease.acquired);
+        self.lease.engine.renewals.reschedule(&self.lease, self.lease.acquired);
     }
 
     /// Pushes the end out to at least `ttl` from now, and renews with this ttl from then on.
@@ -169,16 +164,11 @@ impl LockGuard {
         let lease = &self.lease;
         let capabilities = lease.engine.capabilities();
         if !capabilities.hand_over || capabilities.expiry == Expiry::Session {
-            let error = Error::new(
-                ErrorKind::Unsupported,
-                "its leases cannot outlive their connection or process",
-            );
+            let error = Error::new(ErrorKind::Unsupported, "its leases cannot outlive their connection or process");
             return Err(lease.in_context(error, Operation::Transfer));
         }
         self.prolong(lease.ttl(), Some(Tie::Nothing), || {
-            lease
-                .end(LostReason::HandedOver)
-                .map_err(|reason| lease.not_held(reason))?;
+            lease.end(LostReason::HandedOver).map_err(|reason| lease.not_held(reason))?;
             lease.engine.renewals.leave(lease);
             Ok(())
         })
@@ -187,36 +177,21 @@ impl LockGuard {
     }
 
     /// One confirmed extend; `then` runs before any other operation on this lease can.
-    async fn prolong(
-        &self,
-        ttl: Duration,
-        tie: Option<Tie>,
-        then: impl FnOnce() -> Result<()> + Send,
-    ) -> Result<()> {
+    async fn prolong(&self, ttl: Duration, tie: Option<Tie>, then: impl FnOnce() -> Result<()> + Send) -> Result<()> {
         let lease = &self.lease;
         let in_context = |error| lease.in_context(error, Operation::Extend);
         lease.check().map_err(in_context)?;
         if lease.engine.is_forked() {
-            return Err(in_context(Error::new(
-                ErrorKind::NotHeld,
-                "the lease belongs to the parent process",
-            )));
+            return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
         }
         let reserved = lease.reserve().await;
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
         claim.tie = tie;
         let (sent, grant) = extend(&lease.engine, &claim).await;
-        let Some(grant) = grant.inspect_err(|error| {
-            lease
-                .engine
-                .failed(Operation::Extend, Some(&lease.key), error)
-        })?
+        let Some(grant) = grant.inspect_err(|error| lease.engine.failed(Operation::Extend, Some(&lease.key), error))?
         else {
             // If the lease ended otherwise meanwhile, that reason stays.
-            let reason = lease
-                .end(LostReason::NotHeld)
-                .err()
-                .unwrap_or(LostReason::NotHeld);
+            let reason = lease.end(LostReason::NotHeld).err().unwrap_or(LostReason::NotHeld);
             lease.engine.renewals.leave(lease);
             return Err(in_context(lease.not_held(reason)));
         };
@@ -238,15 +213,8 @@ impl Drop for LockGuard {
             return;
         }
         let release_sent = target(lease).undo_in_background(lease.late_requests());
-        tracing::debug!(
-            key = lease.key.name(),
-            release_sent,
-            "guard dropped without release"
-        );
-        lease.engine.observe(&Event::Dropped(Dropped {
-            key: &lease.key,
-            release_sent,
-        }));
+        tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release");
+        lease.engine.observe(&Event::Dropped(Dropped { key: &lease.key, release_sent }));
     }
 }
 
@@ -331,21 +299,12 @@ pub(crate) async fn extend(
     let mut unsettled = 0;
     let limit = engine.limit(claim.ttl);
     engine
-        .settle(
-            Operation::Extend,
-            claim.key,
-            limit,
-            &mut unsettled,
-            || async move {
-                let answers = engine.store().extend(std::slice::from_ref(claim)).await?;
-                answers.into_iter().next().unwrap_or_else(|| {
-                    Err(Error::new(
-                        ErrorKind::Indeterminate,
-                        "the store answered no claim although it was asked one",
-                    ))
-                })
-            },
-        )
+        .settle(Operation::Extend, claim.key, limit, &mut unsettled, || async move {
+            let answers = engine.store().extend(std::slice::from_ref(claim)).await?;
+            answers.into_iter().next().unwrap_or_else(|| {
+                Err(Error::new(ErrorKind::Indeterminate, "the store answered no claim although it was asked one"))
+            })
+        })
         .await
 }
 
@@ -367,9 +326,7 @@ pub(crate) fn end_by_holder(lease: &Arc<Lease>) -> Ended {
     match ended {
         Ok(()) => Ended::InTime,
         Err(LostReason::Released | LostReason::HandedOver) => Ended::Nothing,
-        Err(LostReason::Closed) if lease.engine.closing() == Some(Close::LeaveToTtl) => {
-            Ended::Nothing
-        }
+        Err(LostReason::Closed) if lease.engine.closing() == Some(Close::LeaveToTtl) => Ended::Nothing,
         Err(reason) => Ended::Late(reason),
     }
 }
@@ -379,10 +336,7 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     let engine = &lease.engine;
     let in_context = |error| lease.in_context(error, Operation::Release);
     if engine.is_forked() {
-        return Err(in_context(Error::new(
-            ErrorKind::NotHeld,
-            "the lease belongs to the parent process",
-        )));
+        return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
     let ended = end_by_holder(lease);
     let released = match ended {
@@ -395,11 +349,7 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if let Err(error) = &released {
         tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
     }
-    engine.observe(&Event::Released(Released {
-        key: &lease.key,
-        held,
-        failed,
-    }));
+    engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
     released.map_err(in_context)
 }
 
@@ -410,13 +360,9 @@ async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()
     undo.unsettled = lease.late_requests();
     let mut sends_unanswered = 0;
     let (_, found) = engine
-        .settle(
-            Operation::Release,
-            &lease.key,
-            lease.limit(),
-            &mut sends_unanswered,
-            || engine.store().release(&lease.key, &lease.owner),
-        )
+        .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {
+            engine.store().release(&lease.key, &lease.owner)
+        })
         .await;
     let found = found?;
     engine.lines.ring(&lease.key);

@@ -10,9 +10,7 @@ const MAX_LEN: usize = 256;
 /// Host, process id and program name of this process.
 pub(crate) fn this_process() -> HolderInfo {
     let program = std::env::args_os().next();
-    let program = program
-        .as_deref()
-        .and_then(|program| Path::new(program).file_name());
+    let program = program.as_deref().and_then(|program| Path::new(program).file_name());
     HolderInfo {
         host: Some(tidy(&rustix::system::uname().nodename().to_string_lossy())),
         pid: Some(std::process::id()),
@@ -23,17 +21,11 @@ pub(crate) fn this_process() -> HolderInfo {
 }
 
 pub(crate) fn with_reason(info: &HolderInfo, reason: &str) -> HolderInfo {
-    HolderInfo {
-        reason: Some(tidy(reason)),
-        ..info.clone()
-    }
+    HolderInfo { reason: Some(tidy(reason)), ..info.clone() }
 }
 
 pub(crate) fn with_label(info: &HolderInfo, label: &str) -> HolderInfo {
-    HolderInfo {
-        label: Some(tidy(label)),
-        ..info.clone()
-    }
+    HolderInfo { label: Some(tidy(label)), ..info.clone() }
 }
 
 pub(crate) fn tidied(info: HolderInfo) -> HolderInfo {
@@ -53,10 +45,7 @@ fn tidy(text: &str) -> String {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    text[..end]
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

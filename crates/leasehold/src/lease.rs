@@ -116,11 +116,7 @@ impl Lease {
 
     /// How many requests may still bring the lease into being, the confirmed one included; 0 = none can come late.
     pub(crate) fn late_requests(&self) -> u32 {
-        if self.unsettled == 0 {
-            0
-        } else {
-            self.unsettled + 1
-        }
+        if self.unsettled == 0 { 0 } else { self.unsettled + 1 }
     }
 
     pub(crate) fn stop_renewing(&self) {
@@ -152,11 +148,7 @@ impl Lease {
         if now < self.valid_until() {
             return None;
         }
-        Some(self.mark(if now < self.hold_until {
-            LostReason::Expired
-        } else {
-            LostReason::MaxHold
-        }))
+        Some(self.mark(if now < self.hold_until { LostReason::Expired } else { LostReason::MaxHold }))
     }
 
     /// Why the lease is known to be lost, without looking at the clock.
@@ -172,9 +164,7 @@ impl Lease {
     }
 
     pub(crate) fn not_held(&self, reason: LostReason) -> Error {
-        Error::lost(ErrorKind::NotHeld, reason)
-            .on_store(self.engine.store().name())
-            .on_key(&self.key)
+        Error::lost(ErrorKind::NotHeld, reason).on_store(self.engine.store().name()).on_key(&self.key)
     }
 
     /// Ends the lease for `reason`; `Err` with the earlier reason if it was lost already.
@@ -194,8 +184,7 @@ impl Lease {
         if self.lost().is_some() {
             return false;
         }
-        self.valid_until
-            .fetch_max(until.as_nanos(), Ordering::AcqRel);
+        self.valid_until.fetch_max(until.as_nanos(), Ordering::AcqRel);
         true
     }
 
@@ -225,10 +214,7 @@ impl Lease {
 
     /// Reserves the one store operation that may be in flight for a lease; `None` = one is.
     pub(crate) fn try_reserve(self: &Arc<Self>) -> Option<Reserved> {
-        let free = self
-            .busy
-            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
+        let free = self.busy.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok();
         free.then(|| Reserved(Arc::clone(self)))
     }
 
@@ -248,21 +234,14 @@ impl Lease {
     /// Marks the lease as lost, once and for all, and tells everybody; the first reason stays.
     fn mark(&self, reason: LostReason) -> LostReason {
         let code = reason as u8 + 1;
-        if let Err(earlier) =
-            self.reason
-                .compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire)
-        {
+        if let Err(earlier) = self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire) {
             return reason_from_code(earlier).unwrap_or(reason);
         }
         self.ended.notify_waiters();
         if !matches!(reason, LostReason::Released | LostReason::HandedOver) {
             let held = self.engine.clock.now().since(self.acquired);
             tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost");
-            self.engine.observe(&Event::Lost(Lost {
-                key: &self.key,
-                reason,
-                held,
-            }));
+            self.engine.observe(&Event::Lost(Lost { key: &self.key, reason, held }));
         }
         reason
     }

@@ -50,10 +50,7 @@ struct Spot {
 
 impl Lines {
     pub(crate) fn new(max_waiters: usize) -> Self {
-        Self {
-            max_waiters,
-            lines: Mutex::default(),
-        }
+        Self { max_waiters, lines: Mutex::default() }
     }
 
     /// Joins the line for `key` at its end; dropping the turn leaves it.
@@ -63,23 +60,14 @@ impl Lines {
         if line.waiting.len() >= self.max_waiters {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!(
-                    "too many waiters: {} stand in line for this key in this process",
-                    self.max_waiters
-                ),
+                format!("too many waiters: {} stand in line for this key in this process", self.max_waiters),
             ));
         }
         let ticket = line.next_ticket;
         line.next_ticket += 1;
         let spot = Arc::<Spot>::default();
         line.waiting.insert(ticket, Arc::clone(&spot));
-        Ok(Turn {
-            lines: self,
-            key,
-            ticket,
-            spot,
-            joined: line.sent,
-        })
+        Ok(Turn { lines: self, key, ticket, spot, joined: line.sent })
     }
 
     /// Tells the head of the line for `key` that this manager gave the lease back.
@@ -135,13 +123,7 @@ impl Turn<'_> {
     pub(crate) fn standing(&self) -> Standing {
         self.with_line(|line| match &line.failed {
             Some((number, error)) if *number > self.joined => Standing::Failed(error.clone()),
-            _ if line
-                .waiting
-                .first_key_value()
-                .is_some_and(|(first, _)| *first == self.ticket) =>
-            {
-                Standing::Head
-            }
+            _ if line.waiting.first_key_value().is_some_and(|(first, _)| *first == self.ticket) => Standing::Head,
             _ if line.answered > self.joined => Standing::Answered,
             _ => Standing::Unanswered,
         })
@@ -228,10 +210,7 @@ impl Drop for Turn<'_> {
         let Some(line) = lines.get_mut(self.key) else {
             return;
         };
-        let was_head = line
-            .waiting
-            .first_key_value()
-            .is_some_and(|(first, _)| *first == self.ticket);
+        let was_head = line.waiting.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
         line.waiting.remove(&self.ticket);
         line.due -= usize::from(self.spot.due.load(Ordering::Acquire));
         match line.head() {

@@ -75,17 +75,13 @@ impl Lock {
 
     /// Says why the lease is held, for people who look at it.
     pub fn reason(mut self, reason: &str) -> Self {
-        self.holder = self
-            .holder
-            .map(|info| Arc::new(holder::with_reason(&info, reason)));
+        self.holder = self.holder.map(|info| Arc::new(holder::with_reason(&info, reason)));
         self
     }
 
     /// Gives the holder a name, for people who look at it.
     pub fn label(mut self, label: &str) -> Self {
-        self.holder = self
-            .holder
-            .map(|info| Arc::new(holder::with_label(&info, label)));
+        self.holder = self.holder.map(|info| Arc::new(holder::with_label(&info, label)));
         self
     }
 
@@ -197,8 +193,7 @@ impl Lock {
         let resumed = self.transfer_from(key, owner).await.map(LockGuard::new);
         resumed.map_err(|error| {
             self.engine.failed(Operation::Transfer, Some(key), &error);
-            self.engine
-                .in_context(error, Operation::Transfer, Some(key))
+            self.engine.in_context(error, Operation::Transfer, Some(key))
         })
     }
 
@@ -217,22 +212,14 @@ impl Lock {
         engine.check_open()?;
         let mut unanswered = 0;
         let (_, found) = engine
-            .settle(
-                Operation::Release,
-                key,
-                engine.limit(self.ttl),
-                &mut unanswered,
-                || engine.store().release(key, owner),
-            )
+            .settle(Operation::Release, key, engine.limit(self.ttl), &mut unanswered, || {
+                engine.store().release(key, owner)
+            })
             .await;
         let found = found?;
         engine.lines.ring(key);
         // A repeat finds nothing where the first request was applied and its answer lost.
-        if found || unanswered > 0 {
-            Ok(())
-        } else {
-            Err(self.not_held(key, Operation::Release))
-        }
+        if found || unanswered > 0 { Ok(()) } else { Err(self.not_held(key, Operation::Release)) }
     }
 
     /// Pushes the end of the lease that `owner` holds out to at least `ttl` from now, without taking it on.
@@ -267,14 +254,7 @@ impl Lock {
     pub async fn holder(&self) -> Result<Option<Holder>> {
         let (engine, key) = (&self.engine, self.key()?);
         engine.check_open()?;
-        let asked = engine
-            .ask(
-                Operation::Inspect,
-                Some(key),
-                engine.read_limit(),
-                engine.store().inspect(key),
-            )
-            .await;
+        let asked = engine.ask(Operation::Inspect, Some(key), engine.read_limit(), engine.store().inspect(key)).await;
         asked.map(|inspection| inspection.holders.into_iter().next())
     }
 
@@ -286,19 +266,9 @@ impl Lock {
         let (engine, key) = (&self.engine, self.key()?);
         let ttl = engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
-        let request = Request {
-            engine,
-            key,
-            ttl,
-            renew: self.renew,
-            max_hold: self.max_hold,
-            holder: self.holder.as_ref(),
-        };
-        let span = tracing::debug_span!(
-            "lock.acquire",
-            key = key.name(),
-            store = engine.store().name()
-        );
+        let request =
+            Request { engine, key, ttl, renew: self.renew, max_hold: self.max_hold, holder: self.holder.as_ref() };
+        let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
         request.acquire(wait).instrument(span).await
     }
 
@@ -309,10 +279,7 @@ impl Lock {
         self.renew.check(ttl)?;
         let capabilities = engine.capabilities();
         if !capabilities.hand_over || capabilities.expiry == Expiry::Session {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "its leases cannot be handed over",
-            ));
+            return Err(Error::new(ErrorKind::Unsupported, "its leases cannot be handed over"));
         }
         let owner = OwnerToken::mint()?;
         let mut undo = Undo::new(Target {
@@ -326,33 +293,17 @@ impl Lock {
         claim.holder = self.holder.as_ref();
         let limit = engine.limit(ttl);
         let unsettled = &mut undo.unsettled;
-        let (sent, grant) = engine
-            .settle(Operation::Transfer, key, limit, unsettled, || {
-                engine.store().transfer(from, &claim)
-            })
-            .await;
+        let (sent, grant) =
+            engine.settle(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim)).await;
         let Some(grant) = grant? else {
             return Err(self.not_held(key, Operation::Transfer));
         };
         undo.stands = true;
         if engine.clock.now() >= deadline(engine, sent, ttl, grant.validity) {
-            return Err(Error::new(
-                ErrorKind::Indeterminate,
-                "the grant came after its own deadline and goes back",
-            ));
+            return Err(Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and goes back"));
         }
         let unsettled = undo.unsettled;
-        adopt(
-            undo,
-            sent,
-            grant,
-            &Terms {
-                ttl,
-                renew: self.renew,
-                max_hold: self.max_hold,
-                unsettled,
-            },
-        )
+        adopt(undo, sent, grant, &Terms { ttl, renew: self.renew, max_hold: self.max_hold, unsettled })
     }
 
     fn not_held(&self, key: &Key, operation: Operation) -> Error {

@@ -14,8 +14,7 @@ use crate::observe::{Observer, Silent};
 use crate::options::{Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Margin, Renew, Wait};
 use crate::scoped::Ran;
 use crate::store::{
-    Capabilities, Fencing, Holder, HolderInfo, Inspection, Listing, Page, Probe, Removed, Scope,
-    SharedStore,
+    Capabilities, Fencing, Holder, HolderInfo, Inspection, Listing, Page, Probe, Removed, Scope, SharedStore,
 };
 use crate::types::{DEFAULT_NAMESPACE, Key, OwnerToken, check_namespace};
 
@@ -99,11 +98,7 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`Lock::run`].
-    pub async fn with_lock<T>(
-        &self,
-        name: &str,
-        work: impl AsyncFnOnce(LeaseHandle) -> T,
-    ) -> Result<Ran<T>> {
+    pub async fn with_lock<T>(&self, name: &str, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<Ran<T>> {
         let ran = self.lock(name).wait(Wait::Forever).run(work).await?;
         // Without a deadline there is no end to the wait but a grant or an error.
         ran.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the wait ended without an answer"))
@@ -151,14 +146,7 @@ impl LockManager {
     pub async fn inspect(&self, name: &str) -> Result<Inspection> {
         let (engine, key) = (&self.engine, self.key(name)?);
         engine.check_open()?;
-        engine
-            .ask(
-                Operation::Inspect,
-                Some(&key),
-                engine.read_limit(),
-                engine.store().inspect(&key),
-            )
-            .await
+        engine.ask(Operation::Inspect, Some(&key), engine.read_limit(), engine.store().inspect(&key)).await
     }
 
     /// Which locks of this namespace, with names that start with `prefix`, are held.
@@ -180,14 +168,7 @@ impl LockManager {
             "" => prefix.to_owned(),
             namespace => format!("{namespace}:{prefix}"),
         };
-        engine
-            .ask(
-                Operation::List,
-                None,
-                engine.read_limit(),
-                engine.store().list(&prefix, page),
-            )
-            .await
+        engine.ask(Operation::List, None, engine.read_limit(), engine.store().list(&prefix, page)).await
     }
 
     /// Removes a lease, whoever holds it; with `expected` only if that owner does. For operators: the holder may still
@@ -200,27 +181,12 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// If dropped, the lease may or may not be removed.
-    pub async fn force_release(
-        &self,
-        name: &str,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    pub async fn force_release(&self, name: &str, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let (engine, key) = (&self.engine, self.key(name)?);
         engine.check_open()?;
         let removal = engine.store().force_release(&key, expected);
-        let removed = engine
-            .ask(
-                Operation::ForceRelease,
-                Some(&key),
-                engine.read_limit(),
-                removal,
-            )
-            .await?;
-        tracing::warn!(
-            key = key.name(),
-            removed = removed.is_some(),
-            "force release"
-        );
+        let removed = engine.ask(Operation::ForceRelease, Some(&key), engine.read_limit(), removal).await?;
+        tracing::warn!(key = key.name(), removed = removed.is_some(), "force release");
         engine.lines.ring(&key);
         Ok(removed)
     }
@@ -252,14 +218,7 @@ impl LockManager {
     pub async fn probe(&self) -> Result<Probe> {
         let engine = &self.engine;
         engine.check_open()?;
-        engine
-            .ask(
-                Operation::Probe,
-                None,
-                engine.read_limit(),
-                engine.store().probe(),
-            )
-            .await
+        engine.ask(Operation::Probe, None, engine.read_limit(), engine.store().probe()).await
     }
 
     /// Closes this manager and all its clones: waiters and new calls get [`ErrorKind::Closed`], held leases are lost
@@ -287,20 +246,10 @@ impl LockManager {
         }
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
         if first && engine.leave_store() {
-            engine
-                .ask(
-                    Operation::Close,
-                    None,
-                    engine.read_limit(),
-                    engine.store().close(),
-                )
-                .await?;
+            engine.ask(Operation::Close, None, engine.read_limit(), engine.store().close()).await?;
         }
         idle.map_err(|_| {
-            let error = Error::new(
-                ErrorKind::Unavailable,
-                "not every lease was given back in time: its ttl ends it",
-            );
+            let error = Error::new(ErrorKind::Unavailable, "not every lease was given back in time: its ttl ends it");
             engine.in_context(error, Operation::Close, None)
         })
     }
@@ -467,27 +416,18 @@ impl LockManagerBuilder {
     pub fn build(self) -> Result<LockManager> {
         let store = self.store.store();
         let capabilities = store.capabilities();
-        let refuse = |kind, message: String| {
-            Err(Error::new(kind, message)
-                .during(Operation::Connect)
-                .on_store(store.name()))
-        };
+        let refuse =
+            |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
         if capabilities.scope < self.scope {
             return refuse(
                 ErrorKind::Unsupported,
-                format!(
-                    "its exclusion reaches as far as \"{}\", required is \"{}\"",
-                    capabilities.scope, self.scope
-                ),
+                format!("its exclusion reaches as far as \"{}\", required is \"{}\"", capabilities.scope, self.scope),
             );
         }
         if capabilities.fencing < self.fencing {
             return refuse(
                 ErrorKind::Unsupported,
-                format!(
-                    "its fencing is {:?}, required is {:?}",
-                    capabilities.fencing, self.fencing
-                ),
+                format!("its fencing is {:?}, required is {:?}", capabilities.fencing, self.fencing),
             );
         }
         check_namespace(&self.settings.namespace)?;
@@ -504,8 +444,6 @@ impl LockManagerBuilder {
     }
 
     fn assemble(self) -> LockManager {
-        LockManager {
-            engine: Engine::new(self.store, self.clock, self.observer, self.settings),
-        }
+        LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
     }
 }

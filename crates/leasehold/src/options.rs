@@ -89,10 +89,7 @@ impl Margin {
     /// [`ErrorKind::InvalidConfig`] if the share is out of range.
     pub fn new(share: f64, constant: Duration) -> Result<Self> {
         if !(0.0..=0.5).contains(&share) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                "invalid margin: the share must lie within 0.0 and 0.5",
-            ));
+            return Err(Error::new(ErrorKind::InvalidConfig, "invalid margin: the share must lie within 0.0 and 0.5"));
         }
         Ok(Self { share, constant })
     }
@@ -105,10 +102,7 @@ impl Margin {
 
 impl Default for Margin {
     fn default() -> Self {
-        Self {
-            share: 0.01,
-            constant: Duration::from_millis(2),
-        }
+        Self { share: 0.01, constant: Duration::from_millis(2) }
     }
 }
 
@@ -137,12 +131,7 @@ impl Backoff {
                 "invalid backoff: the interval must be positive and at most the maximum, the factor at least 1",
             ));
         }
-        Ok(Self {
-            initial,
-            max,
-            factor,
-            jitter: Jitter::random(),
-        })
+        Ok(Self { initial, max, factor, jitter: Jitter::random() })
     }
 
     /// Sets where the random half comes from.
@@ -153,21 +142,13 @@ impl Backoff {
 
     /// The pauses of one waiter, from the first.
     pub(crate) fn pauses(&self) -> Pauses {
-        Pauses {
-            backoff: self.clone(),
-            interval: self.initial,
-        }
+        Pauses { backoff: self.clone(), interval: self.initial }
     }
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(100),
-            max: Duration::from_secs(1),
-            factor: 2.0,
-            jitter: Jitter::random(),
-        }
+        Self { initial: Duration::from_millis(100), max: Duration::from_secs(1), factor: 2.0, jitter: Jitter::random() }
     }
 }
 
@@ -187,19 +168,13 @@ impl Jitter {
     }
 
     fn share(&self) -> f64 {
-        self.0
-            .as_ref()
-            .map_or_else(fastrand::f64, |share| share().clamp(0.0, 1.0))
+        self.0.as_ref().map_or_else(fastrand::f64, |share| share().clamp(0.0, 1.0))
     }
 }
 
 impl fmt::Debug for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_none() {
-            "Jitter(random)"
-        } else {
-            "Jitter(function)"
-        })
+        f.write_str(if self.0.is_none() { "Jitter(random)" } else { "Jitter(function)" })
     }
 }
 
@@ -212,12 +187,7 @@ pub(crate) struct Pauses {
 
 impl Pauses {
     pub(crate) fn next(&mut self) -> Duration {
-        let Backoff {
-            max,
-            factor,
-            jitter,
-            ..
-        } = &self.backoff;
+        let Backoff { max, factor, jitter, .. } = &self.backoff;
         let half = self.interval / 2;
         let pause = half + half.mul_f64(jitter.share());
         // In floats, because a large factor may leave the range of `Duration`.
@@ -269,10 +239,7 @@ mod tests {
             (second, second, 0.9),
             (second, second, f64::NAN),
         ] {
-            assert_eq!(
-                Backoff::new(initial, max, factor).unwrap_err().kind(),
-                ErrorKind::InvalidConfig
-            );
+            assert_eq!(Backoff::new(initial, max, factor).unwrap_err().kind(), ErrorKind::InvalidConfig);
         }
         assert!(Backoff::new(second, second, 1.0).is_ok());
         assert!(Renew::Every(second * 10).check(second * 5).is_err());

@@ -50,10 +50,7 @@ struct State {
 impl Renewals {
     /// Has a lease looked after; `false` if the manager was closed.
     pub(crate) fn enter(self: &Arc<Self>, lease: &Arc<Lease>) -> bool {
-        lease.number.store(
-            self.numbers.fetch_add(1, Ordering::Relaxed),
-            Ordering::Release,
-        );
+        lease.number.store(self.numbers.fetch_add(1, Ordering::Relaxed), Ordering::Release);
         let start = {
             let mut state = self.state.lock();
             if state.closed {
@@ -65,10 +62,7 @@ impl Renewals {
         };
         if start {
             let running = Running(Arc::clone(self));
-            lease
-                .engine
-                .background
-                .spawn(run(running, Arc::downgrade(&lease.engine)));
+            lease.engine.background.spawn(run(running, Arc::downgrade(&lease.engine)));
         }
         true
     }
@@ -122,9 +116,7 @@ impl Renewals {
             let mut state = self.state.lock();
             let later = state.leases.split_off(&(now + TOGETHER, 0));
             let looked_at = std::mem::replace(&mut state.leases, later);
-            looked_at
-                .values()
-                .for_each(|lease| lease.due.store(0, Ordering::Release));
+            looked_at.values().for_each(|lease| lease.due.store(0, Ordering::Release));
             looked_at
         };
         let mut due = Vec::new();
@@ -163,25 +155,19 @@ impl Renewals {
 impl State {
     fn place(&mut self, lease: &Arc<Lease>, due: Moment) {
         lease.due.store(due.as_nanos(), Ordering::Release);
-        self.leases.insert(
-            (due, lease.number.load(Ordering::Acquire)),
-            Arc::clone(lease),
-        );
+        self.leases.insert((due, lease.number.load(Ordering::Acquire)), Arc::clone(lease));
     }
 
     fn remove(&mut self, lease: &Lease) -> Option<Arc<Lease>> {
         let due = Moment::from_nanos(lease.due.swap(0, Ordering::AcqRel));
-        self.leases
-            .remove(&(due, lease.number.load(Ordering::Acquire)))
+        self.leases.remove(&(due, lease.number.load(Ordering::Acquire)))
     }
 }
 
 /// When to look at a lease whose last confirmed request was sent at `sent`.
 fn next_look(lease: &Lease, sent: Moment) -> Moment {
     let deadline = lease.valid_until();
-    lease
-        .renewal_interval()
-        .map_or(deadline, |interval| (sent + interval).min(deadline))
+    lease.renewal_interval().map_or(deadline, |interval| (sent + interval).min(deadline))
 }
 
 /// The mark of a running task; its drop lets the next acquisition start another.
@@ -206,9 +192,7 @@ async fn run(running: Running, engine: Weak<Engine>) {
             for batch in into_batches(renewals.due(engine.clock.now())) {
                 batches.spawn(renew(Arc::clone(&engine), batch));
             }
-            renewals
-                .first_due()
-                .map(|due| due.since(engine.clock.now()).min(SUSPEND_CHECK))
+            renewals.first_due().map(|due| due.since(engine.clock.now()).min(SUSPEND_CHECK))
         };
         let sleep = async {
             match pause {
@@ -229,9 +213,7 @@ type Batch = Vec<(Arc<Lease>, Reserved)>;
 
 /// Leases that failed in company go alone, so that one bad key cannot take the others down.
 fn into_batches(due: Batch) -> Vec<Batch> {
-    let (alone, together): (Batch, Batch) = due
-        .into_iter()
-        .partition(|(lease, _)| lease.alone.load(Ordering::Acquire));
+    let (alone, together): (Batch, Batch) = due.into_iter().partition(|(lease, _)| lease.alone.load(Ordering::Acquire));
     let mut batches: Vec<Batch> = alone.into_iter().map(|single| vec![single]).collect();
     let mut together = together.into_iter().peekable();
     while together.peek().is_some() {
@@ -243,42 +225,18 @@ fn into_batches(due: Batch) -> Vec<Batch> {
 async fn renew(engine: Arc<Engine>, batch: Batch) {
     let in_company = batch.len() > 1;
     // Until they succeed: a batch that panics in the store never gets to say that it failed.
-    batch
-        .iter()
-        .for_each(|(lease, _)| lease.alone.store(true, Ordering::Release));
+    batch.iter().for_each(|(lease, _)| lease.alone.store(true, Ordering::Release));
     let sent = engine.clock.now();
-    let shortest = batch
-        .iter()
-        .map(|(lease, _)| lease.valid_until().since(sent))
-        .min()
-        .unwrap_or_default();
-    let limit = batch
-        .iter()
-        .map(|(lease, _)| lease.limit())
-        .min()
-        .unwrap_or_default()
-        .min(shortest / 3);
+    let shortest = batch.iter().map(|(lease, _)| lease.valid_until().since(sent)).min().unwrap_or_default();
+    let limit = batch.iter().map(|(lease, _)| lease.limit()).min().unwrap_or_default().min(shortest / 3);
     let answers = {
-        let claims: Vec<_> = batch
-            .iter()
-            .map(|(lease, _)| Claim::new(&lease.key, &lease.owner, lease.ttl()))
-            .collect();
-        let answers = engine
-            .ask(
-                Operation::Extend,
-                None,
-                limit,
-                engine.store().extend(&claims),
-            )
-            .await;
+        let claims: Vec<_> = batch.iter().map(|(lease, _)| Claim::new(&lease.key, &lease.owner, lease.ttl())).collect();
+        let answers = engine.ask(Operation::Extend, None, limit, engine.store().extend(&claims)).await;
         answers.and_then(|answers| {
             if answers.len() == claims.len() {
                 return Ok(answers);
             }
-            Err(Error::new(
-                ErrorKind::Indeterminate,
-                "the store answered another number of claims than it was asked",
-            ))
+            Err(Error::new(ErrorKind::Indeterminate, "the store answered another number of claims than it was asked"))
         })
     };
     let mut answers = answers.map(Vec::into_iter);
@@ -293,23 +251,14 @@ async fn renew(engine: Arc<Engine>, batch: Batch) {
 }
 
 /// Applies the answer to one renewal and decides when to look at the lease next.
-fn settle(
-    engine: &Engine,
-    lease: &Arc<Lease>,
-    sent: Moment,
-    in_company: bool,
-    answer: Result<Option<Grant>>,
-) {
+fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, answer: Result<Option<Grant>>) {
     let now = engine.clock.now();
     match answer {
         Ok(Some(grant)) => {
             let slack = lease.valid_until().since(now);
             if lease.confirm(sent, lease.ttl(), &grant) {
                 lease.alone.store(false, Ordering::Release);
-                engine.observe(&Event::Renewed(Renewed {
-                    key: &lease.key,
-                    slack,
-                }));
+                engine.observe(&Event::Renewed(Renewed { key: &lease.key, slack }));
                 engine.renewals.reschedule(lease, sent);
             }
         }
@@ -320,19 +269,9 @@ fn settle(
         }
         Err(error) => {
             let remaining = lease.remaining();
-            engine.observe(&Event::RenewalFailed(RenewalFailed {
-                key: &lease.key,
-                kind: error.kind(),
-                remaining,
-            }));
-            let pause = if in_company {
-                Duration::ZERO
-            } else {
-                (remaining / 8).max(RETRY_MIN)
-            };
-            engine
-                .renewals
-                .look_at(lease, (now + pause).min(lease.valid_until()));
+            engine.observe(&Event::RenewalFailed(RenewalFailed { key: &lease.key, kind: error.kind(), remaining }));
+            let pause = if in_company { Duration::ZERO } else { (remaining / 8).max(RETRY_MIN) };
+            engine.renewals.look_at(lease, (now + pause).min(lease.valid_until()));
         }
     }
 }

@@ -63,9 +63,7 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
         End::Lost(reason) => {
             let error = Error::lost(ErrorKind::Lost, reason);
             let error = lease.in_context(error, Operation::Run);
-            lease
-                .engine
-                .failed(Operation::Run, Some(&lease.key), &error);
+            lease.engine.failed(Operation::Run, Some(&lease.key), &error);
             Err(error)
         }
     }

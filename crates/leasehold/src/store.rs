@@ -20,9 +20,7 @@ use crate::types::{FencingToken, Key, OwnerToken};
 mod capabilities;
 mod inspection;
 pub use self::capabilities::{Capabilities, Expiry, Fencing, Scope, TimeAuthority, Waiting};
-pub use self::inspection::{
-    Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed,
-};
+pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed};
 
 pub mod memory;
 pub mod noop;
@@ -73,11 +71,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes a lease, whoever holds it; with `expected` only if that owner does.
     ///
     /// `None` = nothing was removed. No later grant has a fencing token at or below `fence_floor`.
-    async fn force_release(
-        &self,
-        key: &Key,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>>;
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>>;
 
     /// Tells who holds a key; never takes the lease, and reads an expired one as free.
     async fn inspect(&self, key: &Key) -> Result<Inspection>;
@@ -116,15 +110,7 @@ pub struct Claim<'a> {
 impl<'a> Claim<'a> {
     /// An exclusive claim that does not wait, ties to nothing and tells nothing about its holder.
     pub const fn new(key: &'a Key, owner: &'a OwnerToken, ttl: Duration) -> Self {
-        Self {
-            key,
-            owner,
-            ttl,
-            waits: false,
-            share: Share::Exclusive,
-            tie: None,
-            holder: None,
-        }
+        Self { key, owner, ttl, waits: false, share: Share::Exclusive, tie: None, holder: None }
     }
 
     /// Sets whether the caller will wait if refused.
@@ -191,11 +177,7 @@ pub struct Grant {
 impl Grant {
     /// A grant without fencing token and without a loss flag.
     pub const fn new(validity: Duration) -> Self {
-        Self {
-            validity,
-            fencing: None,
-            loss: None,
-        }
+        Self { validity, fencing: None, loss: None }
     }
 
     /// Sets the fencing token.
@@ -226,12 +208,7 @@ impl Loss {
     /// Raises the flag; the first reason stays.
     pub fn raise(&self, reason: LostReason) {
         let code = reason as u8 + 1;
-        if self
-            .0
-            .0
-            .compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-        {
+        if self.0.0.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             self.0.1.notify_waiters();
         }
     }
@@ -265,9 +242,7 @@ impl Loss {
 
 /// The reason that stands behind a code of `reason as u8 + 1`; 0 = none.
 pub(crate) fn reason_from_code(code: u8) -> Option<LostReason> {
-    LostReason::ALL
-        .get(usize::from(code).checked_sub(1)?)
-        .copied()
+    LostReason::ALL.get(usize::from(code).checked_sub(1)?).copied()
 }
 
 /// What a store says when somebody else holds the lease.
@@ -285,11 +260,7 @@ pub struct Contention {
 impl Contention {
     /// Contention of which nothing more is known.
     pub const fn new() -> Self {
-        Self {
-            retry_after: None,
-            holder: None,
-            wake: None,
-        }
+        Self { retry_after: None, holder: None, wake: None }
     }
 
     /// Sets how long the present lease still stands.
@@ -355,10 +326,7 @@ impl SharedStore {
 
     /// Shares a store that stands behind a pointer already.
     pub fn from_arc(store: Arc<dyn Store>) -> Self {
-        Self {
-            store,
-            managers: Arc::default(),
-        }
+        Self { store, managers: Arc::default() }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

@@ -45,42 +45,26 @@ impl Key {
         let problem = if name.is_empty() {
             Some("it is empty: give the lock a name".to_owned())
         } else if name.len() > MAX_KEY_LEN {
-            Some(format!(
-                "it has {} bytes, at most {MAX_KEY_LEN} are allowed: shorten or hash it",
-                name.len()
-            ))
+            Some(format!("it has {} bytes, at most {MAX_KEY_LEN} are allowed: shorten or hash it", name.len()))
         } else if name.chars().any(char::is_control) {
             Some("it holds a control character: remove or encode it".to_owned())
         } else {
             None
         };
         if let Some(problem) = problem {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("invalid key: {problem}"),
-            ));
+            return Err(Error::new(ErrorKind::InvalidInput, format!("invalid key: {problem}")));
         }
         Ok(if namespace.is_empty() {
-            Self {
-                stored: name.into(),
-                name_at: 0,
-            }
+            Self { stored: name.into(), name_at: 0 }
         } else {
-            Self {
-                stored: format!("{namespace}:{name}").into(),
-                name_at: namespace.len() + 1,
-            }
+            Self { stored: format!("{namespace}:{name}").into(), name_at: namespace.len() + 1 }
         })
     }
 
     /// The key that a store keeps as `stored`, seen from `namespace`; `None` if it lies outside of it or no key
     /// of ours can have that form.
     pub fn from_stored(namespace: &str, stored: &str) -> Option<Self> {
-        let name = if namespace.is_empty() {
-            stored
-        } else {
-            stored.strip_prefix(namespace)?.strip_prefix(':')?
-        };
+        let name = if namespace.is_empty() { stored } else { stored.strip_prefix(namespace)?.strip_prefix(':')? };
         Self::new(namespace, name).ok()
     }
 
@@ -164,11 +148,7 @@ impl OwnerToken {
     pub fn mint() -> Result<Self> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| {
-            Error::new(
-                ErrorKind::Unavailable,
-                "the operating system gives no random bytes",
-            )
-            .with_source(error)
+            Error::new(ErrorKind::Unavailable, "the operating system gives no random bytes").with_source(error)
         })?;
         let mut hex = [0; 32];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(random) {
@@ -212,10 +192,7 @@ impl OwnerToken {
     /// What may be shown: the first 8 hexadecimal digits of the value's SHA-256.
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::digest(self.as_bytes());
-        digest[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        digest[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -300,28 +277,19 @@ mod tests {
             assert_eq!(Key::new("ns", name).is_ok(), valid, "{name:?}");
         }
         for namespace in ["a:b", "ä", " ", &"n".repeat(65)] {
-            assert_eq!(
-                Key::new(namespace, "k").unwrap_err().kind(),
-                ErrorKind::InvalidConfig
-            );
+            assert_eq!(Key::new(namespace, "k").unwrap_err().kind(), ErrorKind::InvalidConfig);
         }
     }
 
     #[test]
     fn namespaces_separate_and_can_be_empty() {
         let key = Key::new("prod", "deploy").unwrap();
-        assert_eq!(
-            (key.namespace(), key.name(), key.as_stored()),
-            ("prod", "deploy", "prod:deploy")
-        );
+        assert_eq!((key.namespace(), key.name(), key.as_stored()), ("prod", "deploy", "prod:deploy"));
         let bare = Key::new("", "prod:deploy").unwrap();
         assert_eq!((bare.namespace(), bare.name()), ("", "prod:deploy"));
         assert_eq!(key, bare);
         assert_ne!(key, Key::new("stage", "deploy").unwrap());
-        assert_eq!(
-            Key::from_stored("prod", "prod:deploy").unwrap().name(),
-            "deploy"
-        );
+        assert_eq!(Key::from_stored("prod", "prod:deploy").unwrap().name(), "deploy");
         assert!(Key::from_stored("pro", "prod:deploy").is_none());
     }
 
@@ -335,9 +303,6 @@ mod tests {
         assert!(!format!("{token:?} {token}").contains(&secret[..8]));
         assert!(OwnerToken::from_bytes(&[7; 513]).is_err());
         assert!(OwnerToken::from_bytes(b"").is_err());
-        assert_ne!(
-            "dev".parse::<OwnerToken>().unwrap(),
-            "dev-server".parse().unwrap()
-        );
+        assert_ne!("dev".parse::<OwnerToken>().unwrap(), "dev-server".parse().unwrap());
     }
 }

@@ -9,12 +9,8 @@ use crate::store::{Claim, Tie};
 use crate::types::{Key, OwnerToken};
 
 /// When an undo is asked: at once, and again because it may have overtaken the request that it undoes.
-const ASKS: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(10),
-    Duration::from_millis(100),
-    Duration::from_millis(1000),
-];
+const ASKS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(10), Duration::from_millis(100), Duration::from_millis(1000)];
 
 /// Gives a lease back in the background when dropped, unless it was disarmed or there is nothing to undo.
 #[derive(Debug)]
@@ -40,11 +36,7 @@ pub(crate) struct Target {
 impl Undo {
     /// Not yet needed: nothing was sent.
     pub(crate) fn new(target: Target) -> Self {
-        Self {
-            target: Some(target),
-            unsettled: 0,
-            stands: false,
-        }
+        Self { target: Some(target), unsettled: 0, stands: false }
     }
 
     pub(crate) fn disarm(&mut self) {
@@ -103,32 +95,14 @@ impl Target {
     }
 
     async fn ask(&self) -> Result<bool> {
-        let Self {
-            engine,
-            key,
-            owner,
-            ttl,
-            back_to,
-        } = self;
+        let Self { engine, key, owner, ttl, back_to } = self;
         let limit = engine.limit(*ttl);
         match back_to {
-            None => {
-                engine
-                    .ask(
-                        Operation::Release,
-                        Some(key),
-                        limit,
-                        engine.store().release(key, owner),
-                    )
-                    .await
-            }
+            None => engine.ask(Operation::Release, Some(key), limit, engine.store().release(key, owner)).await,
             Some(earlier) => {
                 let claim = Claim::new(key, earlier, *ttl).tie(Tie::Nothing);
                 let back = engine.store().transfer(owner, &claim);
-                engine
-                    .ask(Operation::Transfer, Some(key), limit, back)
-                    .await
-                    .map(|grant| grant.is_some())
+                engine.ask(Operation::Transfer, Some(key), limit, back).await.map(|grant| grant.is_some())
             }
         }
     }

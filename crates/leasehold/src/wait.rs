@@ -32,9 +32,7 @@ impl Request<'_> {
         let called = engine.clock.now();
         let mut attempts = 0;
         let outcome = match wait {
-            Wait::No | Wait::UpTo(Duration::ZERO) => {
-                self.ask(None, Some(called), &mut attempts).await
-            }
+            Wait::No | Wait::UpTo(Duration::ZERO) => self.ask(None, Some(called), &mut attempts).await,
             Wait::UpTo(wait) => self.in_line(Some(called + wait), &mut attempts).await,
             Wait::Forever => self.in_line(None, &mut attempts).await,
         };
@@ -46,22 +44,14 @@ impl Request<'_> {
                 attempts,
                 fencing: lease.fencing,
             })),
-            Ok(None) => engine.observe(&Event::Contended(Contended {
-                key: self.key,
-                waited: waited(),
-                attempts,
-            })),
+            Ok(None) => engine.observe(&Event::Contended(Contended { key: self.key, waited: waited(), attempts })),
             Err(error) => engine.failed(Operation::Acquire, Some(self.key), error),
         }
         outcome.map_err(|error| engine.in_context(error, Operation::Acquire, Some(self.key)))
     }
 
     /// Stands in the local line until it is this call's turn to ask, or an answer to others is one for it as well.
-    async fn in_line(
-        &self,
-        until: Option<Moment>,
-        attempts: &mut u32,
-    ) -> Result<Option<Arc<Lease>>> {
+    async fn in_line(&self, until: Option<Moment>, attempts: &mut u32) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         engine.check_open()?;
         let turn = engine.lines.join(self.key)?;
@@ -84,10 +74,7 @@ impl Request<'_> {
                         look_at = Some(now + engine.limit(self.ttl));
                         turn.urge();
                     } else if look_at.is_some_and(|look_at| now >= look_at) {
-                        return Err(Error::new(
-                            ErrorKind::Unavailable,
-                            "no answer within the operation limit",
-                        ));
+                        return Err(Error::new(ErrorKind::Unavailable, "no answer within the operation limit"));
                     }
                 }
                 Standing::Answered | Standing::Unanswered => {}
@@ -150,29 +137,17 @@ impl Request<'_> {
                 return Ok(None);
             }
             let pauses = pauses.get_or_insert_with(|| engine.settings.backoff.pauses());
-            self.nap(turn, until, contention, &mut armed, &mut undo, pauses)
-                .await?;
+            self.nap(turn, until, contention, &mut armed, &mut undo, pauses).await?;
         }
     }
 
-    async fn ask_once(
-        &self,
-        owner: &OwnerToken,
-        waits: bool,
-        undo: &mut Undo,
-    ) -> (Moment, Result<Attempt>) {
+    async fn ask_once(&self, owner: &OwnerToken, waits: bool, undo: &mut Undo) -> (Moment, Result<Attempt>) {
         let engine = self.engine;
-        let mut claim = Claim::new(self.key, owner, self.ttl)
-            .waits(waits)
-            .tie(Tie::Process);
+        let mut claim = Claim::new(self.key, owner, self.ttl).waits(waits).tie(Tie::Process);
         claim.holder = self.holder;
         let limit = engine.limit(self.ttl);
         let unsettled = &mut undo.unsettled;
-        engine
-            .settle(Operation::Acquire, self.key, limit, unsettled, || {
-                engine.store().acquire(&claim)
-            })
-            .await
+        engine.settle(Operation::Acquire, self.key, limit, unsettled, || engine.store().acquire(&claim)).await
     }
 
     /// Sleeps until it is worth asking again: a wake-up, a release by this manager, a follower whose time is up, the
@@ -192,22 +167,10 @@ impl Request<'_> {
             // The old one stays armed, unless it has fired.
             None => _ = armed.take_if(|armed| armed.spent),
         }
-        let in_line = matches!(
-            armed,
-            Some(Armed {
-                wake: Wake::Place(_),
-                ..
-            })
-        );
+        let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
-        let retry = contention
-            .retry_after
-            .map(|remaining| remaining + Duration::from_millis(1));
-        let pause = if in_line {
-            retry
-        } else {
-            Some(retry.unwrap_or(Duration::MAX).min(pauses.next()))
-        };
+        let retry = contention.retry_after.map(|remaining| remaining + Duration::from_millis(1));
+        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(pauses.next())) };
         let ask_at = pause.map(|pause| engine.clock.now() + pause);
         let ask_at = ask_at.into_iter().chain(until).min();
         tokio::select! {
@@ -220,25 +183,14 @@ impl Request<'_> {
     }
 
     /// Makes a lease of a grant, or gives it back if it came too late or the manager was closed meanwhile.
-    async fn take(
-        &self,
-        mut undo: Undo,
-        owner: &OwnerToken,
-        sent: Moment,
-        grant: Grant,
-    ) -> Result<Arc<Lease>> {
+    async fn take(&self, mut undo: Undo, owner: &OwnerToken, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
         let engine = self.engine;
         undo.stands = true;
         if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
             return Err(give_back(engine, undo, self.key, self.ttl, owner).await);
         }
         let unsettled = undo.unsettled;
-        let terms = Terms {
-            ttl: self.ttl,
-            renew: self.renew,
-            max_hold: self.max_hold,
-            unsettled,
-        };
+        let terms = Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled };
         engine.check_open()?;
         adopt(undo, sent, grant, &terms)
     }
@@ -246,71 +198,29 @@ impl Request<'_> {
 
 /// Turns an undo into the lease it would have undone, and has it renewed.
 pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Result<Arc<Lease>> {
-    let Some(Target {
-        engine,
-        key,
-        owner,
-        ttl,
-        back_to,
-    }) = undo.into_target()
-    else {
-        return Err(Error::new(
-            ErrorKind::Unavailable,
-            "the grant was given back",
-        ));
+    let Some(Target { engine, key, owner, ttl, back_to }) = undo.into_target() else {
+        return Err(Error::new(ErrorKind::Unavailable, "the grant was given back"));
     };
-    let lease = Arc::new(Lease::new(
-        Arc::clone(&engine),
-        key.clone(),
-        owner.clone(),
-        sent,
-        grant,
-        terms,
-    ));
+    let lease = Arc::new(Lease::new(Arc::clone(&engine), key.clone(), owner.clone(), sent, grant, terms));
     if engine.renewals.enter(&lease) {
         return Ok(lease);
     }
     // Closed between the question and the answer.
-    Target {
-        engine: Arc::clone(&engine),
-        key,
-        owner,
-        ttl,
-        back_to,
-    }
-    .undo_in_background(terms.unsettled);
-    engine.check_open().and(Err(Error::new(
-        ErrorKind::Closed,
-        "the lock manager was closed",
-    )))
+    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }.undo_in_background(terms.unsettled);
+    engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
 }
 
 /// Gives back a grant that came too late to be one.
-async fn give_back(
-    engine: &Engine,
-    mut undo: Undo,
-    key: &Key,
-    ttl: Duration,
-    owner: &OwnerToken,
-) -> Error {
+async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, owner: &OwnerToken) -> Error {
     let mut asked = 0;
     let limit = engine.limit(ttl);
-    let (_, given) = engine
-        .settle(Operation::Release, key, limit, &mut asked, || {
-            engine.store().release(key, owner)
-        })
-        .await;
+    let (_, given) =
+        engine.settle(Operation::Release, key, limit, &mut asked, || engine.store().release(key, owner)).await;
     if given.is_ok() && undo.unsettled == 0 {
         undo.disarm();
-        return Error::new(
-            ErrorKind::Unavailable,
-            "the grant came after its own deadline and was given back",
-        );
+        return Error::new(ErrorKind::Unavailable, "the grant came after its own deadline and was given back");
     }
-    Error::new(
-        ErrorKind::Indeterminate,
-        "the grant came after its own deadline and is being given back",
-    )
+    Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and is being given back")
 }
 
 /// A wake-up that the store armed.
@@ -322,10 +232,7 @@ struct Armed {
 
 async fn fired(armed: &mut Option<Armed>) {
     match armed {
-        Some(Armed {
-            wake: Wake::Hint(future) | Wake::Place(future),
-            spent,
-        }) if !*spent => {
+        Some(Armed { wake: Wake::Hint(future) | Wake::Place(future), spent }) if !*spent => {
             future.await;
             *spent = true;
         }

@@ -42,14 +42,7 @@ pub struct Holder {
 impl Holder {
     /// A holder of whom nothing but the token is known.
     pub fn new(owner: OwnerToken) -> Self {
-        Self {
-            owner,
-            info: Arc::default(),
-            since: None,
-            renewed: None,
-            remaining: None,
-            fencing: None,
-        }
+        Self { owner, info: Arc::default(), since: None, renewed: None, remaining: None, fencing: None }
     }
 
     /// Sets what the holder told about itself.
@@ -96,10 +89,7 @@ pub struct Removed {
 impl Removed {
     /// The removal of these holders.
     pub const fn new(holders: Vec<Holder>) -> Self {
-        Self {
-            holders,
-            fence_floor: None,
-        }
+        Self { holders, fence_floor: None }
     }
 
     /// Sets the token up to which the resource should refuse.
@@ -142,10 +132,7 @@ impl Page {
 
     /// The next `limit` entries after this stored key.
     pub const fn after(key: String, limit: usize) -> Self {
-        Self {
-            after: Some(key),
-            limit,
-        }
+        Self { after: Some(key), limit }
     }
 }
 
@@ -162,10 +149,7 @@ pub struct Listing {
 impl Listing {
     /// The last page, with these entries.
     pub const fn new(entries: Vec<Entry>) -> Self {
-        Self {
-            entries,
-            next: None,
-        }
+        Self { entries, next: None }
     }
 
     /// Says where the next page starts.
@@ -209,12 +193,7 @@ pub struct Probe {
 impl Probe {
     /// A store that answered.
     pub const fn new() -> Self {
-        Self {
-            server_time: None,
-            identity: None,
-            uptime: None,
-            findings: Vec::new(),
-        }
+        Self { server_time: None, identity: None, uptime: None, findings: Vec::new() }
     }
 
     /// Sets the store's wall clock.
@@ -257,11 +236,7 @@ pub struct Finding {
 impl Finding {
     /// A finding: how bad, what is the case, what to do.
     pub fn new(level: Level, what: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
-            level,
-            what: what.into(),
-            fix: fix.into(),
-        }
+        Self { level, what: what.into(), fix: fix.into() }
     }
 }
 

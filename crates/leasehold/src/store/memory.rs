@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Moment, wall_now};
 use crate::error::Result;
 use crate::store::{
-    Attempt, Capabilities, Claim, Contention, Entry, Fencing, Grant, Holder, Inspection, Listing,
-    Page, Probe, Removed, Scope, Store, Waiting, Wake,
+    Attempt, Capabilities, Claim, Contention, Entry, Fencing, Grant, Holder, Inspection, Listing, Page, Probe, Removed,
+    Scope, Store, Waiting, Wake,
 };
 use crate::types::{FencingToken, Key, OwnerToken};
 
@@ -60,12 +60,7 @@ impl MemoryStore {
     /// An empty store whose leases end by `clock`; [`Clock::tokio`] makes them end in paused time.
     pub fn with_clock(clock: Clock) -> Self {
         let started = clock.now();
-        Self(Arc::new(Shared {
-            clock,
-            started,
-            identity: fastrand::u64(..),
-            table: Mutex::default(),
-        }))
+        Self(Arc::new(Shared { clock, started, identity: fastrand::u64(..), table: Mutex::default() }))
     }
 }
 
@@ -83,11 +78,7 @@ impl Store for MemoryStore {
 
     fn capabilities(&self) -> Capabilities {
         // Monotonic for its life, which is that of everybody who can hold one of its leases.
-        Capabilities::new(Scope::Process)
-            .waiting(Waiting::Place)
-            .fencing(Fencing::Monotonic)
-            .hand_over()
-            .lists()
+        Capabilities::new(Scope::Process).waiting(Waiting::Place).fencing(Fencing::Monotonic).hand_over().lists()
     }
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
@@ -103,14 +94,12 @@ impl Store for MemoryStore {
             .iter()
             .map(|claim| {
                 let lease = table.settled(claim.key, now, &mut fired);
-                Ok(lease
-                    .filter(|lease| lease.owner == *claim.owner)
-                    .map(|lease| {
-                        lease.stand_until(now + claim.ttl, now);
-                        lease.describe(claim.holder);
-                        lease.seen();
-                        lease.grant(now)
-                    }))
+                Ok(lease.filter(|lease| lease.owner == *claim.owner).map(|lease| {
+                    lease.stand_until(now + claim.ttl, now);
+                    lease.describe(claim.holder);
+                    lease.seen();
+                    lease.grant(now)
+                }))
             })
             .collect())
     }
@@ -127,11 +116,7 @@ impl Store for MemoryStore {
         Ok(self.0.table.lock().transfer(from, claim, now, &mut fired))
     }
 
-    async fn force_release(
-        &self,
-        key: &Key,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let mut fired = Fired::default();
         let now = self.0.clock.now();
         let wall = wall_now();
@@ -153,13 +138,7 @@ impl Store for MemoryStore {
         let now = self.0.clock.now();
         let wall = wall_now();
         let table = self.0.table.lock();
-        Ok(Inspection::new(
-            table
-                .live(key, now)
-                .map(|lease| holder(lease, now, wall))
-                .into_iter()
-                .collect(),
-        ))
+        Ok(Inspection::new(table.live(key, now).map(|lease| holder(lease, now, wall)).into_iter().collect()))
     }
 
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
@@ -170,14 +149,8 @@ impl Store for MemoryStore {
             table
                 .live_keys(now)
                 .filter(|(key, _)| key.as_stored().starts_with(prefix))
-                .filter(|(key, _)| {
-                    page.after
-                        .as_deref()
-                        .is_none_or(|after| key.as_stored() > after)
-                })
-                .map(|(key, lease)| {
-                    Entry::new(key.as_stored().to_owned(), vec![holder(lease, now, wall)])
-                })
+                .filter(|(key, _)| page.after.as_deref().is_none_or(|after| key.as_stored() > after))
+                .map(|(key, lease)| Entry::new(key.as_stored().to_owned(), vec![holder(lease, now, wall)]))
                 .collect()
         };
         entries.sort_unstable_by(|one, other| one.key.cmp(&other.key));
@@ -193,10 +166,7 @@ impl Store for MemoryStore {
 
     async fn probe(&self) -> Result<Probe> {
         let uptime = self.0.clock.now().since(self.0.started);
-        Ok(Probe::new()
-            .server_time(wall_now())
-            .identity(format!("{:016x}", self.0.identity))
-            .uptime(uptime))
+        Ok(Probe::new().server_time(wall_now()).identity(format!("{:016x}", self.0.identity)).uptime(uptime))
     }
 
     /// There is nothing to end; leases stand and later calls succeed.
@@ -217,9 +187,8 @@ impl MemoryStore {
             lease.seen();
             return Attempt::Acquired(lease.grant(now));
         }
-        let mut contention = Contention::new()
-            .retry_after(lease.ends.since(now))
-            .holder(holder(lease, now, wall_now()));
+        let mut contention =
+            Contention::new().retry_after(lease.ends.since(now)).holder(holder(lease, now, wall_now()));
         if claim.waits
             && let Some((ticket, signal)) = table.stand_in_line(claim)
         {

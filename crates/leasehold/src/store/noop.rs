@@ -6,8 +6,8 @@ use async_trait::async_trait;
 
 use crate::error::Result;
 use crate::store::{
-    Attempt, Capabilities, Claim, Finding, Grant, Inspection, Level, Listing, Page, Probe, Removed,
-    Scope, Store, TimeAuthority,
+    Attempt, Capabilities, Claim, Finding, Grant, Inspection, Level, Listing, Page, Probe, Removed, Scope, Store,
+    TimeAuthority,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -15,10 +15,7 @@ use crate::types::{Key, OwnerToken};
 ///
 /// Its scope is [`Scope::None`] and it gives no fencing tokens, so `require_scope` and `require_fencing` refuse it.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "there is nothing in it, and nothing ever will be"
-)]
+#[expect(clippy::exhaustive_structs, reason = "there is nothing in it, and nothing ever will be")]
 pub struct NoopStore;
 
 impl NoopStore {
@@ -35,10 +32,7 @@ impl Store for NoopStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(Scope::None)
-            .time(TimeAuthority::None)
-            .hand_over()
-            .lists()
+        Capabilities::new(Scope::None).time(TimeAuthority::None).hand_over().lists()
     }
 
     /// Always granted.
@@ -48,10 +42,7 @@ impl Store for NoopStore {
 
     /// Always extended.
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
-        Ok(claims
-            .iter()
-            .map(|claim| Ok(Some(Grant::new(claim.ttl))))
-            .collect())
+        Ok(claims.iter().map(|claim| Ok(Some(Grant::new(claim.ttl)))).collect())
     }
 
     /// Always `true`: whoever asks holds it.
@@ -65,11 +56,7 @@ impl Store for NoopStore {
     }
 
     /// Nothing is kept, so nothing is removed.
-    async fn force_release(
-        &self,
-        _key: &Key,
-        _expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, _key: &Key, _expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         Ok(None)
     }
 
@@ -112,9 +99,7 @@ mod tests {
         let ttl = Duration::from_secs(7);
         for owner in [&one, &other, &one] {
             let claim = Claim::new(&key, owner, ttl).waits(true);
-            let Attempt::Acquired(grant) = store.acquire(&claim).await.unwrap() else {
-                panic!("refused")
-            };
+            let Attempt::Acquired(grant) = store.acquire(&claim).await.unwrap() else { panic!("refused") };
             assert_eq!((grant.validity, grant.fencing), (ttl, None));
             let extended = store.extend(&[claim, claim]).await.unwrap();
             assert_eq!(extended.len(), 2);
@@ -122,14 +107,7 @@ mod tests {
             assert!(store.transfer(&other, &claim).await.unwrap().is_some());
         }
         assert!(store.inspect(&key).await.unwrap().holders.is_empty());
-        assert!(
-            store
-                .list("", Page::first(10))
-                .await
-                .unwrap()
-                .entries
-                .is_empty()
-        );
+        assert!(store.list("", Page::first(10)).await.unwrap().entries.is_empty());
         assert!(store.force_release(&key, None).await.unwrap().is_none());
         for _ in 0..2 {
             assert!(store.release(&key, &one).await.unwrap());
@@ -141,10 +119,7 @@ mod tests {
     async fn it_promises_nothing_and_says_so() {
         let store = NoopStore::new();
         let capabilities = store.capabilities();
-        assert_eq!(
-            (capabilities.scope, capabilities.fencing),
-            (Scope::None, Fencing::None)
-        );
+        assert_eq!((capabilities.scope, capabilities.fencing), (Scope::None, Fencing::None));
         assert_eq!(capabilities.time, TimeAuthority::None);
         assert!(!capabilities.is_shared());
         assert_eq!(store.probe().await.unwrap().findings[0].level, Level::Fail);

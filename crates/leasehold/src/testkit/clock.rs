@@ -30,12 +30,7 @@ impl TestClock {
     pub fn with_rate(rate: f64) -> Self {
         let tokio = TokioTime::start();
         let origin = tokio.now();
-        Self(Arc::new(State {
-            tokio,
-            origin,
-            rate,
-            suspended: AtomicU64::new(0),
-        }))
+        Self(Arc::new(State { tokio, origin, rate, suspended: AtomicU64::new(0) }))
     }
 
     /// Lets the machine sleep: this clock jumps ahead, while timers do not notice that any time has passed.
@@ -47,19 +42,10 @@ impl TestClock {
 
 impl TimeSource for TestClock {
     fn now(&self) -> Moment {
-        let State {
-            tokio,
-            origin,
-            rate,
-            suspended,
-        } = &*self.0;
+        let State { tokio, origin, rate, suspended } = &*self.0;
         let running = tokio.now().since(*origin);
         // Not through floats at the usual rate, where they would cost nanoseconds of accuracy.
-        let shown = if (*rate - 1.0).abs() < f64::EPSILON {
-            running
-        } else {
-            running.mul_f64(*rate)
-        };
+        let shown = if (*rate - 1.0).abs() < f64::EPSILON { running } else { running.mul_f64(*rate) };
         *origin + shown + Duration::from_nanos(suspended.load(Ordering::Relaxed))
     }
 }

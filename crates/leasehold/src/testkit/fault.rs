@@ -9,9 +9,7 @@ use tokio::sync::oneshot;
 
 use super::owned::OwnedClaim;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::store::{
-    Attempt, Capabilities, Claim, Grant, Inspection, Listing, Page, Probe, Removed, Store,
-};
+use crate::store::{Attempt, Capabilities, Claim, Grant, Inspection, Listing, Page, Probe, Removed, Store};
 use crate::types::{Key, OwnerToken};
 
 mod plan;
@@ -37,10 +35,7 @@ impl FaultStore {
 
     /// Stands in front of a store that is behind a pointer already.
     pub fn from_arc(store: Arc<dyn Store>) -> Self {
-        Self {
-            store,
-            plan: Arc::default(),
-        }
+        Self { store, plan: Arc::default() }
     }
 
     /// Does this to the next call of that operation, or to the next one that no earlier fault was waiting for.
@@ -72,12 +67,8 @@ impl FaultStore {
     /// How often the operation was called. A batch is one call.
     pub fn calls(&self, operation: Operation) -> usize {
         let plan = self.plan.lock();
-        let mut numbers: Vec<_> = plan
-            .log
-            .iter()
-            .filter(|call| call.operation == operation)
-            .map(|call| call.number)
-            .collect();
+        let mut numbers: Vec<_> =
+            plan.log.iter().filter(|call| call.operation == operation).map(|call| call.number).collect();
         numbers.dedup();
         numbers.len()
     }
@@ -143,34 +134,17 @@ impl FaultStore {
         Err(unknown())
     }
 
-    fn begin(
-        &self,
-        operation: Operation,
-        key: Option<&Key>,
-        owner: Option<&OwnerToken>,
-    ) -> Option<Fault> {
-        self.plan.lock().begin(
-            operation,
-            vec![Call::new(operation, key.cloned(), owner.cloned())],
-        )
+    fn begin(&self, operation: Operation, key: Option<&Key>, owner: Option<&OwnerToken>) -> Option<Fault> {
+        self.plan.lock().begin(operation, vec![Call::new(operation, key.cloned(), owner.cloned())])
     }
 
     fn begin_claims(&self, operation: Operation, claims: &[OwnedClaim]) -> Option<Fault> {
-        self.plan.lock().begin(
-            operation,
-            claims
-                .iter()
-                .map(|claim| Call::of_claim(operation, claim))
-                .collect(),
-        )
+        self.plan.lock().begin(operation, claims.iter().map(|claim| Call::of_claim(operation, claim)).collect())
     }
 }
 
 fn unknown() -> Error {
-    Error::new(
-        ErrorKind::Indeterminate,
-        "injected fault: the reply was lost",
-    )
+    Error::new(ErrorKind::Indeterminate, "injected fault: the reply was lost")
 }
 
 #[async_trait]
@@ -186,11 +160,7 @@ impl Store for FaultStore {
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let (store, claims) = (Arc::clone(&self.store), [OwnedClaim::new(claim)]);
         let fault = self.begin_claims(Operation::Acquire, &claims);
-        self.pass(
-            fault,
-            async move { store.acquire(&claims[0].borrow()).await },
-        )
-        .await
+        self.pass(fault, async move { store.acquire(&claims[0].borrow()).await }).await
     }
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
@@ -207,48 +177,31 @@ impl Store for FaultStore {
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
         let fault = self.begin(Operation::Release, Some(key), Some(owner));
         let (store, key, owner) = (Arc::clone(&self.store), key.clone(), owner.clone());
-        self.pass(fault, async move { store.release(&key, &owner).await })
-            .await
+        self.pass(fault, async move { store.release(&key, &owner).await }).await
     }
 
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
-        let (store, from, claims) = (
-            Arc::clone(&self.store),
-            from.clone(),
-            [OwnedClaim::new(claim)],
-        );
+        let (store, from, claims) = (Arc::clone(&self.store), from.clone(), [OwnedClaim::new(claim)]);
         let fault = self.begin_claims(Operation::Transfer, &claims);
-        self.pass(fault, async move {
-            store.transfer(&from, &claims[0].borrow()).await
-        })
-        .await
+        self.pass(fault, async move { store.transfer(&from, &claims[0].borrow()).await }).await
     }
 
-    async fn force_release(
-        &self,
-        key: &Key,
-        expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let fault = self.begin(Operation::ForceRelease, Some(key), expected);
         let (store, key, expected) = (Arc::clone(&self.store), key.clone(), expected.cloned());
-        self.pass(fault, async move {
-            store.force_release(&key, expected.as_ref()).await
-        })
-        .await
+        self.pass(fault, async move { store.force_release(&key, expected.as_ref()).await }).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let fault = self.begin(Operation::Inspect, Some(key), None);
         let (store, key) = (Arc::clone(&self.store), key.clone());
-        self.pass(fault, async move { store.inspect(&key).await })
-            .await
+        self.pass(fault, async move { store.inspect(&key).await }).await
     }
 
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
         let fault = self.begin(Operation::List, None, None);
         let (store, prefix) = (Arc::clone(&self.store), prefix.to_owned());
-        self.pass(fault, async move { store.list(&prefix, page).await })
-            .await
+        self.pass(fault, async move { store.list(&prefix, page).await }).await
     }
 
     async fn probe(&self) -> Result<Probe> {

@@ -33,13 +33,7 @@ pub struct Record {
 impl Record {
     /// The belief of `holder` in `key`, from and until these moments.
     pub const fn new(key: Key, holder: u64, from: Moment, until: Moment) -> Self {
-        Self {
-            key,
-            holder,
-            fencing: None,
-            from,
-            until,
-        }
+        Self { key, holder, fencing: None, from, until }
     }
 
     /// Sets the fencing token of the lease.
@@ -104,14 +98,7 @@ impl History {
         for record in records.iter() {
             match keys.get_mut(&record.key) {
                 None => {
-                    keys.insert(
-                        &record.key,
-                        Seen {
-                            longest: record,
-                            longest_other: None,
-                            highest: record,
-                        },
-                    );
+                    keys.insert(&record.key, Seen { longest: record, longest_other: None, highest: record });
                 }
                 Some(seen) => seen.compare(record, &mut violations),
             }
@@ -132,18 +119,9 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     fn compare(&mut self, later: &'a Record, violations: &mut Vec<Violation>) {
-        let conflict = |earlier: &Record| Conflict {
-            earlier: earlier.clone(),
-            later: later.clone(),
-        };
-        let rival = if self.longest.holder == later.holder {
-            self.longest_other
-        } else {
-            Some(self.longest)
-        };
-        if let Some(rival) =
-            rival.filter(|rival| later.from < rival.until && later.from < later.until)
-        {
+        let conflict = |earlier: &Record| Conflict { earlier: earlier.clone(), later: later.clone() };
+        let rival = if self.longest.holder == later.holder { self.longest_other } else { Some(self.longest) };
+        if let Some(rival) = rival.filter(|rival| later.from < rival.until && later.from < later.until) {
             violations.push(Violation::Overlap(conflict(rival)));
         }
         if let (Some(highest), Some(token)) = (self.highest.fencing, later.fencing) {
@@ -161,9 +139,7 @@ impl<'a> Seen<'a> {
             }
             self.longest = later;
         } else if later.holder != self.longest.holder
-            && self
-                .longest_other
-                .is_none_or(|other| later.until > other.until)
+            && self.longest_other.is_none_or(|other| later.until > other.until)
         {
             self.longest_other = Some(later);
         }
@@ -193,15 +169,7 @@ mod tests {
     #[test]
     fn a_lawful_history_has_no_violation() {
         assert_eq!(violations(&[]), []);
-        assert_eq!(
-            violations(&[
-                ("a", 1, 1, 0, 10),
-                ("a", 1, 1, 5, 20),
-                ("b", 2, 2, 5, 15),
-                ("a", 3, 3, 20, 30)
-            ]),
-            []
-        );
+        assert_eq!(violations(&[("a", 1, 1, 0, 10), ("a", 1, 1, 5, 20), ("b", 2, 2, 5, 15), ("a", 3, 3, 20, 30)]), []);
         // Recorded in the order in which they ended up in the list, not in that of time.
         assert_eq!(violations(&[("a", 2, 2, 20, 30), ("a", 1, 1, 0, 20)]), []);
         // No tokens, and an empty belief inside that of another.
@@ -210,45 +178,24 @@ mod tests {
 
     #[test]
     fn overlapping_holders_are_found() {
-        assert_eq!(
-            violations(&[("a", 1, 1, 0, 11), ("a", 2, 2, 10, 20)]),
-            [('o', 1, 2)]
-        );
+        assert_eq!(violations(&[("a", 1, 1, 0, 11), ("a", 2, 2, 10, 20)]), [('o', 1, 2)]);
         // The rival is not the neighbour.
-        assert_eq!(
-            violations(&[("a", 1, 1, 0, 100), ("a", 1, 1, 5, 6), ("a", 2, 2, 50, 60)]),
-            [('o', 1, 2)]
-        );
+        assert_eq!(violations(&[("a", 1, 1, 0, 100), ("a", 1, 1, 5, 6), ("a", 2, 2, 50, 60)]), [('o', 1, 2)]);
         // The one that reaches furthest is of the same holder, another one still overlaps.
         assert_eq!(
-            violations(&[
-                ("a", 1, 1, 0, 50),
-                ("a", 2, 2, 10, 100),
-                ("a", 2, 2, 20, 30),
-                ("a", 2, 2, 60, 70)
-            ]),
+            violations(&[("a", 1, 1, 0, 50), ("a", 2, 2, 10, 100), ("a", 2, 2, 20, 30), ("a", 2, 2, 60, 70)]),
             [('o', 1, 2), ('o', 1, 2)]
         );
         assert_eq!(
-            violations(&[
-                ("a", 2, 0, 0, 100),
-                ("a", 1, 0, 10, 50),
-                ("a", 2, 0, 20, 30)
-            ]),
+            violations(&[("a", 2, 0, 0, 100), ("a", 1, 0, 10, 50), ("a", 2, 0, 20, 30)]),
             [('o', 2, 1), ('o', 1, 2)]
         );
     }
 
     #[test]
     fn fencing_that_does_not_grow_is_found() {
-        assert_eq!(
-            violations(&[("a", 1, 7, 0, 10), ("a", 2, 7, 10, 20)]),
-            [('f', 1, 2)]
-        );
-        assert_eq!(
-            violations(&[("a", 1, 7, 0, 10), ("a", 2, 9, 10, 20), ("a", 3, 8, 30, 40)]),
-            [('f', 2, 3)]
-        );
+        assert_eq!(violations(&[("a", 1, 7, 0, 10), ("a", 2, 7, 10, 20)]), [('f', 1, 2)]);
+        assert_eq!(violations(&[("a", 1, 7, 0, 10), ("a", 2, 9, 10, 20), ("a", 3, 8, 30, 40)]), [('f', 2, 3)]);
         // The same holder with an older token, and a reset.
         assert_eq!(
             violations(&[("a", 1, 7, 0, 10), ("a", 1, 6, 5, 20), ("a", 2, 1, 30, 40)]),
@@ -264,10 +211,7 @@ mod tests {
         let key = Key::new("history", "long").unwrap();
         for index in 0..1_000_000 {
             let (from, until) = (Moment::from_nanos(index), Moment::from_nanos(index + 1));
-            history.record(
-                Record::new(key.clone(), index, from, until)
-                    .fencing(Some(FencingToken::new(index))),
-            );
+            history.record(Record::new(key.clone(), index, from, until).fencing(Some(FencingToken::new(index))));
         }
         assert_eq!(history.check(), []);
     }

@@ -19,44 +19,12 @@ pub(super) struct OwnedClaim {
 
 impl OwnedClaim {
     pub(super) fn new(claim: &Claim<'_>) -> Self {
-        let Claim {
-            key,
-            owner,
-            ttl,
-            waits,
-            share,
-            tie,
-            holder,
-        } = *claim;
-        Self {
-            key: key.clone(),
-            owner: owner.clone(),
-            ttl,
-            tie,
-            waits,
-            share,
-            holder: holder.cloned(),
-        }
+        let Claim { key, owner, ttl, waits, share, tie, holder } = *claim;
+        Self { key: key.clone(), owner: owner.clone(), ttl, tie, waits, share, holder: holder.cloned() }
     }
 
     pub(super) const fn borrow(&self) -> Claim<'_> {
-        let Self {
-            key,
-            owner,
-            ttl,
-            tie,
-            waits,
-            share,
-            holder,
-        } = self;
-        Claim {
-            key,
-            owner,
-            ttl: *ttl,
-            tie: *tie,
-            waits: *waits,
-            share: *share,
-            holder: holder.as_ref(),
-        }
+        let Self { key, owner, ttl, tie, waits, share, holder } = self;
+        Claim { key, owner, ttl: *ttl, tie: *tie, waits: *waits, share: *share, holder: holder.as_ref() }
     }
 }

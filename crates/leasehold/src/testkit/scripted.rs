@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
-    Attempt, Capabilities, Claim, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope,
-    Store,
+    Attempt, Capabilities, Claim, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope, Store,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -67,14 +66,8 @@ enum Answer {
 impl ScriptedStore {
     /// A store of process scope that can do everything, with an empty script.
     pub fn new() -> Self {
-        let capabilities = Capabilities::new(Scope::Process)
-            .fencing(Fencing::Monotonic)
-            .hand_over()
-            .lists();
-        Self {
-            capabilities,
-            script: Arc::default(),
-        }
+        let capabilities = Capabilities::new(Scope::Process).fencing(Fencing::Monotonic).hand_over().lists();
+        Self { capabilities, script: Arc::default() }
     }
 
     /// Sets what it says of itself.
@@ -140,28 +133,19 @@ impl ScriptedStore {
     }
 
     fn step(self, operation: Operation, what: &str, answer: Answer) -> Self {
-        self.script
-            .lock()
-            .steps
-            .push_back((describe(operation, what), answer));
+        self.script.lock().steps.push_back((describe(operation, what), answer));
         self
     }
 
     fn next(&self, operation: Operation, what: &str) -> Result<Answer> {
         let called = describe(operation, what);
         let mut script = self.script.lock();
-        if script
-            .steps
-            .front()
-            .is_some_and(|(expected, _)| *expected == called)
+        if script.steps.front().is_some_and(|(expected, _)| *expected == called)
             && let Some((_, answer)) = script.steps.pop_front()
         {
             return Ok(answer);
         }
-        let expected = script
-            .steps
-            .front()
-            .map_or("nothing", |(expected, _)| expected);
+        let expected = script.steps.front().map_or("nothing", |(expected, _)| expected);
         let deviation = format!("{called} was called, but {expected} was to come");
         script.deviations.push(deviation.clone());
         Err(Error::new(ErrorKind::Rejected, deviation))
@@ -174,24 +158,14 @@ fn describe(operation: Operation, what: &str) -> String {
 
 /// The answer of a kind that the operation cannot give: excluded, because steps are found by their operation.
 fn wrong_answer<T>() -> Result<T> {
-    Err(Error::new(
-        ErrorKind::Rejected,
-        "the script answers another operation",
-    ))
+    Err(Error::new(ErrorKind::Rejected, "the script answers another operation"))
 }
 
 impl Script {
     fn outcome(&self) -> Result<(), String> {
-        let missing = self
-            .steps
-            .iter()
-            .map(|(expected, _)| format!("{expected} was not called"));
+        let missing = self.steps.iter().map(|(expected, _)| format!("{expected} was not called"));
         let lines: Vec<_> = self.deviations.iter().cloned().chain(missing).collect();
-        if lines.is_empty() {
-            Ok(())
-        } else {
-            Err(lines.join("\n"))
-        }
+        if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
     }
 }
 
@@ -216,9 +190,7 @@ impl fmt::Debug for ScriptedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let script = self.script.lock();
         let steps: Vec<_> = script.steps.iter().map(|(expected, _)| expected).collect();
-        f.debug_struct("ScriptedStore")
-            .field("to_come", &steps)
-            .finish_non_exhaustive()
+        f.debug_struct("ScriptedStore").field("to_come", &steps).finish_non_exhaustive()
     }
 }
 
@@ -261,11 +233,7 @@ impl Store for ScriptedStore {
         }
     }
 
-    async fn force_release(
-        &self,
-        key: &Key,
-        _expected: Option<&OwnerToken>,
-    ) -> Result<Option<Removed>> {
+    async fn force_release(&self, key: &Key, _expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         match self.next(Operation::ForceRelease, key.name())? {
             Answer::ForceRelease(answer) => answer,
             _ => wrong_answer(),
@@ -311,14 +279,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_unexpected_call_is_rejected_and_told() {
-        let store = ScriptedStore::new()
-            .on_release("one", Ok(true))
-            .on_probe(Ok(Probe::new()));
+        let store = ScriptedStore::new().on_release("one", Ok(true)).on_probe(Ok(Probe::new()));
         let (key, owner) = (Key::new("t", "one").unwrap(), OwnerToken::mint().unwrap());
-        let error = store
-            .acquire(&Claim::new(&key, &owner, TTL))
-            .await
-            .unwrap_err();
+        let error = store.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Rejected);
         assert!(store.release(&key, &owner).await.unwrap());
         assert_eq!(
@@ -336,10 +299,7 @@ mod tests {
     #[tokio::test]
     async fn every_operation_can_be_scripted() {
         let store = ScriptedStore::new()
-            .on_extend(
-                &["one", "one"],
-                Ok(vec![Ok(None), Ok(Some(Grant::new(TTL)))]),
-            )
+            .on_extend(&["one", "one"], Ok(vec![Ok(None), Ok(Some(Grant::new(TTL)))]))
             .on_transfer("one", Ok(None))
             .on_force_release("one", Ok(None))
             .on_inspect("one", Ok(Inspection::default()))
@@ -351,14 +311,7 @@ mod tests {
         assert!(store.transfer(&owner, &claim).await.unwrap().is_none());
         assert!(store.force_release(&key, None).await.unwrap().is_none());
         assert!(store.inspect(&key).await.unwrap().holders.is_empty());
-        assert!(
-            store
-                .list("t:", Page::first(1))
-                .await
-                .unwrap()
-                .entries
-                .is_empty()
-        );
+        assert!(store.list("t:", Page::first(1)).await.unwrap().entries.is_empty());
         assert!(store.close().await.is_ok());
     }
 }

@@ -35,28 +35,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        key: Key,
-        ticket: u64,
-        signal: oneshot::Receiver<()>,
-    ) -> Self {
-        Self {
-            shared,
-            key,
-            ticket,
-            signal,
-            fired: false,
-        }
+    pub(super) fn new(shared: Arc<Shared>, key: Key, ticket: u64, signal: oneshot::Receiver<()>) -> Self {
+        Self { shared, key, ticket, signal, fired: false }
     }
 }
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
-            .field("key", &self.key)
-            .field("ticket", &self.ticket)
-            .finish_non_exhaustive()
+        f.debug_struct("Place").field("key", &self.key).field("ticket", &self.ticket).finish_non_exhaustive()
     }
 }
 
@@ -79,10 +65,7 @@ impl Drop for Place {
         if !self.fired {
             let mut fired = Fired::default();
             let now = self.shared.clock.now();
-            self.shared
-                .table
-                .lock()
-                .abandon(&self.key, self.ticket, now, &mut fired);
+            self.shared.table.lock().abandon(&self.key, self.ticket, now, &mut fired);
         }
     }
 }

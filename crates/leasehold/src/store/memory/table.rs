@@ -54,12 +54,7 @@ pub(super) struct Waiter {
 
 impl Table {
     /// The live lease of a key. One that has expired passes to the head of the line first, or goes.
-    pub(super) fn settled(
-        &mut self,
-        key: &Key,
-        now: Moment,
-        fired: &mut Fired,
-    ) -> Option<&mut Lease> {
+    pub(super) fn settled(&mut self, key: &Key, now: Moment, fired: &mut Fired) -> Option<&mut Lease> {
         if self.spots.get(key)?.lease.is_over(now) {
             self.remove_lease(key, now, fired);
         }
@@ -68,17 +63,11 @@ impl Table {
 
     /// The live lease of a key, if it has not expired; changes nothing.
     pub(super) fn live(&self, key: &Key, now: Moment) -> Option<&Lease> {
-        self.spots
-            .get(key)
-            .map(|spot| &spot.lease)
-            .filter(|lease| !lease.is_over(now))
+        self.spots.get(key).map(|spot| &spot.lease).filter(|lease| !lease.is_over(now))
     }
 
     pub(super) fn live_keys(&self, now: Moment) -> impl Iterator<Item = (&Key, &Lease)> {
-        self.spots
-            .iter()
-            .map(|(key, spot)| (key, &spot.lease))
-            .filter(move |(_, lease)| !lease.is_over(now))
+        self.spots.iter().map(|(key, spot)| (key, &spot.lease)).filter(move |(_, lease)| !lease.is_over(now))
     }
 
     pub(super) const fn last_fence(&self) -> u64 {
@@ -88,30 +77,15 @@ impl Table {
     /// Grants a key that is known to be free.
     pub(super) fn grant(&mut self, claim: &Claim<'_>, now: Moment) -> Grant {
         self.sweep_now_and_then(now);
-        let mut lease = Lease::new(
-            claim.owner.clone(),
-            Arc::default(),
-            claim.ttl,
-            self.next_fence(),
-            now,
-        );
+        let mut lease = Lease::new(claim.owner.clone(), Arc::default(), claim.ttl, self.next_fence(), now);
         lease.describe(claim.holder);
         let grant = lease.grant(now);
-        self.spots.insert(
-            claim.key.clone(),
-            Spot {
-                lease,
-                line: VecDeque::new(),
-            },
-        );
+        self.spots.insert(claim.key.clone(), Spot { lease, line: VecDeque::new() });
         grant
     }
 
     /// Puts an owner at the end of the line for a held key; `None` if it stands there already.
-    pub(super) fn stand_in_line(
-        &mut self,
-        claim: &Claim<'_>,
-    ) -> Option<(u64, oneshot::Receiver<()>)> {
+    pub(super) fn stand_in_line(&mut self, claim: &Claim<'_>) -> Option<(u64, oneshot::Receiver<()>)> {
         let line = &mut self.spots.get_mut(claim.key)?.line;
         if line.iter().any(|waiter| waiter.owner == *claim.owner) {
             return None;
@@ -129,16 +103,8 @@ impl Table {
     }
 
     /// Whether the owner held the lease. If it waits instead, it leaves the line.
-    pub(super) fn release(
-        &mut self,
-        key: &Key,
-        owner: &OwnerToken,
-        now: Moment,
-        fired: &mut Fired,
-    ) -> bool {
-        let held = self
-            .settled(key, now, fired)
-            .is_some_and(|lease| lease.owner == *owner);
+    pub(super) fn release(&mut self, key: &Key, owner: &OwnerToken, now: Moment, fired: &mut Fired) -> bool {
+        let held = self.settled(key, now, fired).is_some_and(|lease| lease.owner == *owner);
         if held {
             self.remove_lease(key, now, fired);
         } else {
@@ -174,10 +140,7 @@ impl Table {
 
     /// A place was dropped before it fired: it leaves the line, or gives back the grant that nobody saw.
     pub(super) fn abandon(&mut self, key: &Key, ticket: u64, now: Moment, fired: &mut Fired) {
-        let unseen = self
-            .spots
-            .get(key)
-            .is_some_and(|spot| spot.lease.unseen == Some(ticket));
+        let unseen = self.spots.get(key).is_some_and(|spot| spot.lease.unseen == Some(ticket));
         if unseen {
             self.remove_lease(key, now, fired);
         } else {
@@ -206,12 +169,7 @@ impl Table {
         let Some(spot) = self.spots.get_mut(key) else {
             return;
         };
-        if let Some(waiter) = spot
-            .line
-            .iter()
-            .position(is)
-            .and_then(|at| spot.line.remove(at))
-        {
+        if let Some(waiter) = spot.line.iter().position(is).and_then(|at| spot.line.remove(at)) {
             fired.push(waiter);
         }
     }
@@ -227,8 +185,7 @@ impl Table {
         if self.grants_since_sweep < self.spots_after_sweep.max(SWEEP_INTERVAL) {
             return;
         }
-        self.spots
-            .retain(|_, spot| !spot.line.is_empty() || !spot.lease.is_over(now));
+        self.spots.retain(|_, spot| !spot.line.is_empty() || !spot.lease.is_over(now));
         // A pass costs what the map could hold, not what it holds.
         self.spots.shrink_to(2 * self.spots.len() + SWEEP_INTERVAL);
         self.grants_since_sweep = 0;
@@ -242,22 +199,8 @@ impl Table {
 }
 
 impl Lease {
-    fn new(
-        owner: OwnerToken,
-        info: Arc<HolderInfo>,
-        ttl: Duration,
-        fencing: FencingToken,
-        now: Moment,
-    ) -> Self {
-        Self {
-            owner,
-            info,
-            fencing,
-            since: now,
-            renewed: now,
-            ends: now + ttl,
-            unseen: None,
-        }
+    fn new(owner: OwnerToken, info: Arc<HolderInfo>, ttl: Duration, fencing: FencingToken, now: Moment) -> Self {
+        Self { owner, info, fencing, since: now, renewed: now, ends: now + ttl, unseen: None }
     }
 
     pub(super) fn stand_until(&mut self, ends: Moment, now: Moment) {

@@ -73,10 +73,7 @@ async fn the_waiter_s_ttl_counts_from_its_grant() {
     let place = wait(&store, &key, &owner()).await.unwrap();
     tokio::time::advance(TTL / 2).await;
     assert!(store.release(&key, &holder).await.unwrap());
-    assert_eq!(
-        store.inspect(&key).await.unwrap().holders[0].remaining,
-        Some(TTL)
-    );
+    assert_eq!(store.inspect(&key).await.unwrap().holders[0].remaining, Some(TTL));
     place.await;
 }
 
@@ -107,26 +104,12 @@ fn owner() -> OwnerToken {
 }
 
 async fn is_granted(store: &MemoryStore, key: &Key, owner: &OwnerToken) -> bool {
-    matches!(
-        store.acquire(&Claim::new(key, owner, TTL)).await.unwrap(),
-        Attempt::Acquired(_)
-    )
+    matches!(store.acquire(&Claim::new(key, owner, TTL)).await.unwrap(), Attempt::Acquired(_))
 }
 
-async fn wait(
-    store: &MemoryStore,
-    key: &Key,
-    owner: &OwnerToken,
-) -> Option<crate::store::BoxFuture> {
-    match store
-        .acquire(&Claim::new(key, owner, TTL).waits(true))
-        .await
-        .unwrap()
-    {
-        Attempt::Contended(Contention {
-            wake: Some(Wake::Place(place)),
-            ..
-        }) => Some(place),
+async fn wait(store: &MemoryStore, key: &Key, owner: &OwnerToken) -> Option<crate::store::BoxFuture> {
+    match store.acquire(&Claim::new(key, owner, TTL).waits(true)).await.unwrap() {
+        Attempt::Contended(Contention { wake: Some(Wake::Place(place)), .. }) => Some(place),
         _ => None,
     }
 }

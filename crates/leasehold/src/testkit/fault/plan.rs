@@ -80,11 +80,7 @@ impl Fault {
     }
 
     const fn new(effect: Effect) -> Self {
-        Self {
-            effect,
-            silent: false,
-            key: None,
-        }
+        Self { effect, silent: false, key: None }
     }
 
     fn concerns(&self, calls: &[Call]) -> bool {
@@ -111,32 +107,13 @@ pub struct Call {
 }
 
 impl Call {
-    pub(super) const fn new(
-        operation: Operation,
-        key: Option<Key>,
-        owner: Option<OwnerToken>,
-    ) -> Self {
-        Self {
-            number: 0,
-            operation,
-            key,
-            owner,
-            ttl: None,
-            tie: None,
-        }
+    pub(super) const fn new(operation: Operation, key: Option<Key>, owner: Option<OwnerToken>) -> Self {
+        Self { number: 0, operation, key, owner, ttl: None, tie: None }
     }
 
     pub(super) fn of_claim(operation: Operation, claim: &OwnedClaim) -> Self {
-        let call = Self::new(
-            operation,
-            Some(claim.key.clone()),
-            Some(claim.owner.clone()),
-        );
-        Self {
-            ttl: Some(claim.ttl),
-            tie: claim.tie,
-            ..call
-        }
+        let call = Self::new(operation, Some(claim.key.clone()), Some(claim.owner.clone()));
+        Self { ttl: Some(claim.ttl), tie: claim.tie, ..call }
     }
 }
 
@@ -157,23 +134,14 @@ pub(super) fn gate() -> Arc<Semaphore> {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self {
-            once: Vec::new(),
-            always: Vec::new(),
-            gate: gate(),
-            count: 0,
-            log: Vec::new(),
-        }
+        Self { once: Vec::new(), always: Vec::new(), gate: gate(), count: 0, log: Vec::new() }
     }
 }
 
 impl Plan {
     /// Records a call and says which fault is due for it.
     pub(super) fn begin(&mut self, operation: Operation, calls: Vec<Call>) -> Option<Fault> {
-        let single = self
-            .once
-            .iter()
-            .position(|(of, fault)| *of == operation && fault.concerns(&calls));
+        let single = self.once.iter().position(|(of, fault)| *of == operation && fault.concerns(&calls));
         let fault = match single {
             Some(at) => Some(self.once.remove(at).1),
             None => self
@@ -184,13 +152,9 @@ impl Plan {
         };
         let number = self.count;
         self.count += 1;
-        self.log
-            .extend(calls.into_iter().map(|call| Call { number, ..call }));
+        self.log.extend(calls.into_iter().map(|call| Call { number, ..call }));
         fault.map(|fault| match fault.effect {
-            Effect::Starve(_) => Fault {
-                effect: Effect::Starve(Arc::clone(&self.gate)),
-                ..fault
-            },
+            Effect::Starve(_) => Fault { effect: Effect::Starve(Arc::clone(&self.gate)), ..fault },
             _ => fault,
         })
     }
