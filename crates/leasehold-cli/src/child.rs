@@ -66,12 +66,7 @@ impl Job {
             .id()
             .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
             .ok_or_else(|| io::Error::other("the process has no id"))?;
-        Ok(Self {
-            child,
-            group,
-            status: None,
-            gone: false,
-        })
+        Ok(Self { child, group, status: None, gone: false })
     }
 
     /// Stays with the job until its whole group is gone.
@@ -96,10 +91,7 @@ impl Job {
             if !remaining.is_zero() {
                 plan.extend(now + remaining);
             }
-            let lost = guard
-                .check()
-                .err()
-                .map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
+            let lost = guard.check().err().map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
             // The loss is looked at before the end of the job: of a job that ended while nobody looked it cannot be
             // said that it ended in time.
             if let Some(signal) = plan.decide(now, lost, self.status.is_some()) {

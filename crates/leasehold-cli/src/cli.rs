@@ -89,12 +89,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) ttl: Option<String>,
     /// Renew this often, at most half of the ttl [default: a third of the ttl]
-    #[arg(
-        long,
-        value_name = "DUR",
-        allow_hyphen_values = true,
-        conflicts_with = "no_renew"
-    )]
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true, conflicts_with = "no_renew")]
     pub(crate) renew_every: Option<String>,
     /// Never renew: CMD is stopped before the ttl ends
     #[arg(long)]
@@ -174,14 +169,13 @@ pub(crate) struct List {
 /// Parses the command line; help, the version and mistakes are printed here and answer with the code to leave with.
 pub(crate) fn parse() -> Result<Cli, u8> {
     Cli::try_parse().map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string())
-            .map_or_else(
-                |failure| {
-                    output::tell(&failure.to_string());
-                    failure.code
-                },
-                |()| exit::DONE,
-            ),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string()).map_or_else(
+            |failure| {
+                output::tell(&failure.to_string());
+                failure.code
+            },
+            |()| exit::DONE,
+        ),
         // `leasehold` alone: the whole help tells more than a complaint.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             output::tell_raw(&error.to_string());
@@ -197,17 +191,11 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 /// A complaint of the parser as one line that ends with where to look.
 fn mistake(rendered: &str) -> String {
     let complaint = rendered.split("\n\nUsage:").next().unwrap_or(rendered);
-    let complaint = complaint
-        .split("\n\nFor more information")
-        .next()
-        .unwrap_or(complaint);
+    let complaint = complaint.split("\n\nFor more information").next().unwrap_or(complaint);
     let complaint = complaint.replace("\n\n", "; ");
     let line = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    let usage = rendered
-        .split("Usage: ")
-        .nth(1)
-        .and_then(|usage| usage.lines().next());
+    let usage = rendered.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
     match usage {
         Some(usage) => format!("{line}; usage: {usage}"),
         None => format!("{line}; see leasehold --help"),
@@ -227,26 +215,15 @@ mod tests {
 
     #[test]
     fn every_subcommand_has_an_example() {
-        for command in Cli::command()
-            .get_subcommands()
-            .filter(|command| command.get_name() != "version")
-        {
-            let help = command
-                .get_after_help()
-                .map(ToString::to_string)
-                .unwrap_or_default();
+        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "version") {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("leasehold "), "{}", command.get_name());
         }
     }
 
     #[test]
     fn mistakes_are_one_line() {
-        for arguments in [
-            &["run", "k"][..],
-            &["run", "k", "-E", "600", "--", "true"],
-            &["run", "--nope"],
-            &["x\ny"],
-        ] {
+        for arguments in [&["run", "k"][..], &["run", "k", "-E", "600", "--", "true"], &["run", "--nope"], &["x\ny"]] {
             let error = Cli::try_parse_from(["leasehold"].iter().chain(arguments)).unwrap_err();
             let line = mistake(&error.to_string());
             assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");

@@ -17,8 +17,7 @@ pub(crate) fn dispatch(cli: Cli) -> u8 {
         Command::Run(arguments) => block_on(run::run(&settings, arguments)),
         Command::Show(arguments) => block_on(show::show(&settings, arguments)),
         Command::List(arguments) => block_on(list::list(&settings, arguments)),
-        Command::Version => output::print(concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n"))
-            .map(|()| exit::DONE),
+        Command::Version => output::print(concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| exit::DONE),
     });
     outcome.unwrap_or_else(|failure| {
         output::tell(&format!("{failure} (exit {})", failure.code));

@@ -46,13 +46,7 @@ impl Settings {
             // Unlike the other variables this one may be empty: that is the namespace of exact keys.
             None => raw_variable("LEASEHOLD_NAMESPACE")?,
         };
-        Ok(Self {
-            url,
-            source,
-            namespace,
-            quiet: global.quiet,
-            verbose: global.verbose,
-        })
+        Ok(Self { url, source, namespace, quiet: global.quiet, verbose: global.verbose })
     }
 
     /// The ttl that was asked for by flag or environment; `None` leaves it to the URL and the library.
@@ -65,15 +59,11 @@ impl Settings {
             (None, Some(text)) => (text, "LEASEHOLD_TTL"),
             (None, None) => return Ok(None),
         };
-        let ttl = duration(&text)
-            .map_err(|why| Failure::new(exit::DATA, format!("invalid ttl in {said}: {why}")))?;
+        let ttl = duration(&text).map_err(|why| Failure::new(exit::DATA, format!("invalid ttl in {said}: {why}")))?;
         if ttl < MIN_TTL || ttl > MAX_TTL {
             return Err(Failure::new(
                 exit::DATA,
-                format!(
-                    "invalid ttl in {said}: {} is not between {MIN_TTL:?} and 24h",
-                    clip(&text)
-                ),
+                format!("invalid ttl in {said}: {} is not between {MIN_TTL:?} and 24h", clip(&text)),
             ));
         }
         Ok(Some(ttl))
@@ -81,9 +71,7 @@ impl Settings {
 
     /// Opens the store and applies the namespace.
     pub(crate) async fn open(&self) -> Result<LockManagerBuilder, Failure> {
-        let builder = leasehold::config::open(&self.url)
-            .await
-            .map_err(|error| self.failure(&error))?;
+        let builder = leasehold::config::open(&self.url).await.map_err(|error| self.failure(&error))?;
         Ok(match &self.namespace {
             Some(namespace) => builder.namespace(namespace),
             None => builder,
@@ -118,23 +106,18 @@ impl Settings {
         let failure = Failure::from_error(error, self.is_local_file());
         match failure.code {
             exit::UNAVAILABLE => failure.note(&format!("store: {}", self.place())),
-            exit::CONFIG if error.kind() == ErrorKind::Unsupported => {
-                failure.note("name another store with --store")
-            }
+            exit::CONFIG if error.kind() == ErrorKind::Unsupported => failure.note("name another store with --store"),
             _ => failure,
         }
     }
 
     /// The store's URL without credentials; for the default store the one that names its file.
     pub(crate) fn place(&self) -> String {
-        match (self.source, SqliteStore::default_path()) {
-            (Source::Default, Ok(path)) => {
-                let path = path
-                    .to_string_lossy()
-                    .replace('%', "%25")
-                    .replace('?', "%3F")
-                    .replace('#', "%23");
-                format!("sqlite://{path}")
+        let unnamed = self.url.split('?').next().is_some_and(|base| base.trim().eq_ignore_ascii_case(DEFAULT_STORE));
+        match SqliteStore::default_path() {
+            Ok(path) if unnamed => {
+                let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+                output::clean(&format!("sqlite://{path}"))
             }
             _ => output::clean(&redacted(&self.url)),
         }
@@ -147,10 +130,7 @@ impl Settings {
             _ => String::new(),
         };
         let namespace = match &self.namespace {
-            Some(namespace)
-                if raw_variable("LEASEHOLD_NAMESPACE").ok().flatten().as_ref()
-                    != Some(namespace) =>
-            {
+            Some(namespace) if raw_variable("LEASEHOLD_NAMESPACE").ok().flatten().as_ref() != Some(namespace) => {
                 format!(" --namespace {}", output::quoted(namespace))
             }
             _ => String::new(),
@@ -166,9 +146,7 @@ impl Settings {
 
 /// The key as it was typed, checked before any store is touched.
 pub(crate) fn key_name(typed: &OsStr) -> Result<&str, Failure> {
-    let name = typed
-        .to_str()
-        .ok_or_else(|| Failure::new(exit::DATA, "invalid key: it is not UTF-8: encode it"))?;
+    let name = typed.to_str().ok_or_else(|| Failure::new(exit::DATA, "invalid key: it is not UTF-8: encode it"))?;
     Key::new("", name).map_err(|error| Failure::from_error(&error, false))?;
     Ok(name)
 }
@@ -181,25 +159,15 @@ pub(crate) fn wait(nonblock: bool, flag: Option<&str>) -> Result<Wait, Failure> 
         (None, Some(text)) => (text, "LEASEHOLD_WAIT", exit::CONFIG),
         (None, None) => return Ok(Wait::Forever),
     };
-    let wait = duration(&text).map_err(|why| {
-        Failure::new(
-            code,
-            format!("invalid {said}: {why}; without it the wait has no end"),
-        )
-    })?;
-    Ok(if wait.is_zero() {
-        Wait::No
-    } else {
-        Wait::UpTo(wait)
-    })
+    let wait = duration(&text)
+        .map_err(|why| Failure::new(code, format!("invalid {said}: {why}; without it the wait has no end")))?;
+    Ok(if wait.is_zero() { Wait::No } else { Wait::UpTo(wait) })
 }
 
 /// A length of time from a flag.
 pub(crate) fn length(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
-    text.map(|text| {
-        duration(text).map_err(|why| Failure::new(exit::USAGE, format!("invalid {flag}: {why}")))
-    })
-    .transpose()
+    text.map(|text| duration(text).map_err(|why| Failure::new(exit::USAGE, format!("invalid {flag}: {why}"))))
+        .transpose()
 }
 
 /// A length of time, or a fragment that says what is wrong with it.
@@ -219,22 +187,14 @@ fn variable(name: &str) -> Result<Option<String>, Failure> {
 
 fn raw_variable(name: &str) -> Result<Option<String>, Failure> {
     env::var_os(name)
-        .map(|value| {
-            value
-                .into_string()
-                .map_err(|_| Failure::new(exit::CONFIG, format!("{name} is not UTF-8")))
-        })
+        .map(|value| value.into_string().map_err(|_| Failure::new(exit::CONFIG, format!("{name} is not UTF-8"))))
         .transpose()
 }
 
 const DEFAULT_STORE: &str = "sqlite:";
 
 fn has_option(url: &str, name: &str) -> bool {
-    url.split_once('?').is_some_and(|(_, query)| {
-        query
-            .split('&')
-            .any(|option| option.split('=').next() == Some(name))
-    })
+    url.split_once('?').is_some_and(|(_, query)| query.split('&').any(|option| option.split('=').next() == Some(name)))
 }
 
 #[cfg(test)]

@@ -90,10 +90,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// A failure with this code.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
+        Self { code, message: message.into() }
     }
 
     /// An error from the library, with its causes.
@@ -109,10 +106,7 @@ impl Failure {
             }
             cause = source.source();
         }
-        Self {
-            code: of_error(error, local_file),
-            message,
-        }
+        Self { code: of_error(error, local_file), message }
     }
 
     /// Adds what to do, or what was not done because of this.
@@ -161,11 +155,7 @@ mod tests {
 
     #[test]
     fn causes_are_part_of_the_line() {
-        let error = Error::new(ErrorKind::Unavailable, "no answer")
-            .with_source(io::Error::other("disk on fire"));
-        assert_eq!(
-            Failure::from_error(&error, false).message,
-            "no answer: disk on fire"
-        );
+        let error = Error::new(ErrorKind::Unavailable, "no answer").with_source(io::Error::other("disk on fire"));
+        assert_eq!(Failure::from_error(&error, false).message, "no answer: disk on fire");
     }
 }

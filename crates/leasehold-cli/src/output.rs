@@ -11,14 +11,10 @@ use crate::exit::{self, Failure};
 /// Prints an answer to stdout. A reader that has gone away (`leasehold list | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    match stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush())
-    {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
-            exit::IO,
-            format!("cannot write to stdout: {error}"),
-        )),
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(exit::IO, format!("cannot write to stdout: {error}")))
+        }
         _ => Ok(()),
     }
 }
@@ -36,23 +32,12 @@ pub(crate) fn tell_raw(text: &str) {
 
 /// Text from the store or the command line as it can be shown: a control character could forge lines or colours.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() {
-                char::REPLACEMENT_CHARACTER
-            } else {
-                c
-            }
-        })
-        .collect()
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// A word as a shell takes it back.
 pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| {
-        c.is_ascii_alphanumeric()
-            || matches!(c, '.' | '_' | '-' | ':' | '/' | '@' | '+' | ',' | '=')
-    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/' | '@' | '+' | ',' | '=');
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
     } else {
@@ -79,10 +64,7 @@ pub(crate) fn words(length: Duration) -> String {
 
 /// A length that was chosen or measured, to the tenth of a second where that says something: `1.2s`.
 pub(crate) fn precise(length: Duration) -> String {
-    if length < Duration::from_secs(1)
-        || length >= Duration::from_secs(60)
-        || length.subsec_millis() < 50
-    {
+    if length < Duration::from_secs(1) || length >= Duration::from_secs(60) || length.subsec_millis() < 50 {
         words(length)
     } else {
         format!("{:.1}s", length.as_secs_f64())
@@ -91,37 +73,26 @@ pub(crate) fn precise(length: Duration) -> String {
 
 /// A moment for people: `2026-11-29 02:00:01Z`.
 pub(crate) fn moment(time: SystemTime) -> String {
-    Timestamp::try_from(time).map_or_else(
-        |_| "unknown".to_owned(),
-        |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-    )
+    Timestamp::try_from(time)
+        .map_or_else(|_| "unknown".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string())
 }
 
 /// A moment for programs: RFC 3339, in UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
-    Timestamp::try_from(time)
-        .ok()
-        .map(|time| format!("{time:.3}"))
+    Timestamp::try_from(time).ok().map(|time| format!("{time:.3}"))
 }
 
 /// How long ago by the wall clock; zero if that lies ahead.
 pub(crate) fn ago(time: SystemTime) -> Duration {
     let then = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
-    Timestamp::now()
-        .duration_since(then)
-        .try_into()
-        .unwrap_or_default()
+    Timestamp::now().duration_since(then).try_into().unwrap_or_default()
 }
 
 /// `web-3 (pid 4121, import.sh) for 12m04s, lease ends in 21s`.
 pub(crate) fn holder_in_a_line(holder: &Holder) -> String {
     let info = &holder.info;
-    let details: Vec<_> = info
-        .pid
-        .map(|pid| format!("pid {pid}"))
-        .into_iter()
-        .chain(info.command.as_deref().map(clean))
-        .collect();
+    let details: Vec<_> =
+        info.pid.map(|pid| format!("pid {pid}")).into_iter().chain(info.command.as_deref().map(clean)).collect();
     let mut line = name(holder);
     if !details.is_empty() {
         line.push_str(&format!(" ({})", details.join(", ")));
@@ -142,28 +113,18 @@ pub(crate) fn holder_block(holder: &Holder) -> String {
     if let Some(pid) = info.pid {
         first.push_str(&format!(" pid {pid}"));
     }
-    for (before, text) in [
-        ("", &info.command),
-        ("label: ", &info.label),
-        ("reason: ", &info.reason),
-    ] {
+    for (before, text) in [("", &info.command), ("label: ", &info.label), ("reason: ", &info.reason)] {
         if let Some(text) = text {
             first.push_str(&format!("  {before}{}", clean(text)));
         }
     }
-    let since = holder.since.map_or_else(
-        || "unknown".to_owned(),
-        |since| format!("{} ({})", moment(since), words(ago(since))),
-    );
+    let since =
+        holder.since.map_or_else(|| "unknown".to_owned(), |since| format!("{} ({})", moment(since), words(ago(since))));
     let lease = match (holder.remaining, holder.renewed) {
         (None, _) => "no ttl".to_owned(),
         (Some(left), None) => format!("lease ends in {} unless renewed", words(left)),
         (Some(left), Some(renewed)) => {
-            format!(
-                "lease ends in {} unless renewed (last renewed {} ago)",
-                words(left),
-                words(ago(renewed))
-            )
+            format!("lease ends in {} unless renewed (last renewed {} ago)", words(left), words(ago(renewed)))
         }
     };
     format!("  holder   {first}\n  since    {since}   {lease}\n")

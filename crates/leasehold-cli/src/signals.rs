@@ -61,9 +61,7 @@ fn hangup_is_ignored() -> bool {
     let ignored = std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|status| {
-            let mask = status
-                .lines()
-                .find_map(|line| line.strip_prefix("SigIgn:"))?;
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
             u64::from_str_radix(mask.trim(), 16).ok()
         })
         .unwrap_or(0);

@@ -18,23 +18,13 @@ fn only_dead_members(group: Pid) -> bool {
     };
     let mut dead = 0;
     for process in processes.flatten() {
-        if !process
-            .file_name()
-            .as_encoded_bytes()
-            .iter()
-            .all(u8::is_ascii_digit)
-        {
+        if !process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
             continue;
         }
         let stat = match std::fs::read_to_string(process.path().join("stat")) {
             Ok(stat) => stat,
             // One that is gone by now is no member any more.
-            Err(error)
-                if matches!(
-                    Errno::from_io_error(&error),
-                    Some(Errno::NOENT | Errno::SRCH)
-                ) =>
-            {
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) => {
                 continue;
             }
             Err(_) => return false,
@@ -61,11 +51,7 @@ impl Member {
         let state = fields.next()?.chars().next()?;
         let group = fields.nth(1)?.parse().ok()?;
         let threads = fields.nth(14)?.parse().ok()?;
-        Some(Self {
-            state,
-            group,
-            threads,
-        })
+        Some(Self { state, group, threads })
     }
 
     /// A process whose first thread has ended looks dead while other threads go on.

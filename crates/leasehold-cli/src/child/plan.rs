@@ -9,6 +9,9 @@ use rustix::process::Signal;
 /// The longest grace after the store said that somebody else may hold the key.
 const GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 
+/// A second TERM or INT within this is a KILL, however short the grace is.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// What limits a job beside its lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -53,9 +56,7 @@ impl Plan {
     pub(super) fn new(limits: Limits, started: Moment, lease_end: Moment) -> Self {
         Self {
             limits,
-            run_end: limits
-                .max_runtime
-                .map_or(Moment::FAR, |length| started + length),
+            run_end: limits.max_runtime.map_or(Moment::FAR, |length| started + length),
             kill_at: Moment::FAR,
             passed_on: None,
             lease_end,
@@ -72,35 +73,21 @@ impl Plan {
     }
 
     /// The signal that is due now, if any; each is given once.
-    pub(super) fn decide(
-        &mut self,
-        now: Moment,
-        lost: Option<LostReason>,
-        leader_ended: bool,
-    ) -> Option<Signal> {
+    pub(super) fn decide(&mut self, now: Moment, lost: Option<LostReason>, leader_ended: bool) -> Option<Signal> {
         let Limits { kill_after, .. } = self.limits;
         let (cause, grace) = match (self.cause, lost) {
             // What is stopped because its lease ends will see it end.
-            (Some(Cause::Ending | Cause::Lost(_)), _)
-            | (Some(Cause::LeftBehind), Some(LostReason::Expired)) => (self.cause, kill_after),
+            (Some(Cause::Ending | Cause::Lost(_)), _) | (Some(Cause::LeftBehind), Some(LostReason::Expired)) => {
+                (self.cause, kill_after)
+            }
             (_, Some(reason)) => (Some(Cause::Lost(reason)), kill_after.min(GRACE_AFTER_LOSS)),
             (Some(cause), None) => (Some(cause), kill_after),
-            (None, None) if now + kill_after >= self.lease_end => (
-                Some(if leader_ended {
-                    Cause::LeftBehind
-                } else {
-                    Cause::Ending
-                }),
-                kill_after,
-            ),
-            (None, None) if now >= self.run_end => (
-                Some(if leader_ended {
-                    Cause::LeftBehind
-                } else {
-                    Cause::MaxRuntime
-                }),
-                kill_after,
-            ),
+            (None, None) if now + kill_after >= self.lease_end => {
+                (Some(if leader_ended { Cause::LeftBehind } else { Cause::Ending }), kill_after)
+            }
+            (None, None) if now >= self.run_end => {
+                (Some(if leader_ended { Cause::LeftBehind } else { Cause::MaxRuntime }), kill_after)
+            }
             (None, None) => (None, kill_after),
         };
         if cause != self.cause {
@@ -125,9 +112,8 @@ impl Plan {
         if signal != Signal::TERM && signal != Signal::INT {
             return signal;
         }
-        let within_grace = self
-            .passed_on
-            .is_some_and(|earlier| now.since(earlier) < self.limits.kill_after);
+        let patience = self.limits.kill_after.max(SHORTEST_PATIENCE);
+        let within_grace = self.passed_on.is_some_and(|earlier| now.since(earlier) < patience);
         self.passed_on = Some(now);
         if within_grace || self.stopping.is_some() {
             self.killed = true;
@@ -175,14 +161,8 @@ mod tests {
         assert_eq!(plan.decide(at(25.0), NONE, false), Some(Signal::TERM));
         assert_eq!(plan.decide(at(29.9), NONE, false), None);
         assert_eq!(plan.next(at(29.9)), at(30.0));
-        assert_eq!(
-            plan.decide(at(30.0), Some(LostReason::Expired), false),
-            Some(Signal::KILL)
-        );
-        assert_eq!(
-            plan.decide(at(31.0), Some(LostReason::Expired), false),
-            None
-        );
+        assert_eq!(plan.decide(at(30.0), Some(LostReason::Expired), false), Some(Signal::KILL));
+        assert_eq!(plan.decide(at(31.0), Some(LostReason::Expired), false), None);
         assert_eq!(plan.cause, Some(Cause::Ending));
     }
 
@@ -205,42 +185,22 @@ mod tests {
 
     #[test]
     fn not_ours_leaves_the_smallest_grace() {
-        for (kill_after, lost_at, kill_at) in
-            [(5.0, 10.0, 11.0), (0.3, 10.0, 10.3), (5.0, 24.5, 25.5)]
-        {
+        for (kill_after, lost_at, kill_at) in [(5.0, 10.0, 11.0), (0.3, 10.0, 10.3), (5.0, 24.5, 25.5)] {
             let mut plan = plan(kill_after, None);
-            assert_eq!(
-                plan.decide(at(lost_at), Some(LostReason::NotHeld), false),
-                Some(Signal::TERM)
-            );
-            assert_eq!(
-                plan.decide(at(kill_at - 0.01), Some(LostReason::NotHeld), false),
-                None
-            );
-            assert_eq!(
-                plan.decide(at(kill_at), Some(LostReason::NotHeld), false),
-                Some(Signal::KILL)
-            );
+            assert_eq!(plan.decide(at(lost_at), Some(LostReason::NotHeld), false), Some(Signal::TERM));
+            assert_eq!(plan.decide(at(kill_at - 0.01), Some(LostReason::NotHeld), false), None);
+            assert_eq!(plan.decide(at(kill_at), Some(LostReason::NotHeld), false), Some(Signal::KILL));
             assert_eq!(plan.cause, Some(Cause::Lost(LostReason::NotHeld)));
         }
         let mut late = plan(0.5, None);
-        assert_eq!(
-            late.decide(at(29.6), Some(LostReason::NotHeld), false),
-            Some(Signal::TERM)
-        );
-        assert_eq!(
-            late.decide(at(30.0), Some(LostReason::NotHeld), false),
-            Some(Signal::KILL)
-        );
+        assert_eq!(late.decide(at(29.6), Some(LostReason::NotHeld), false), Some(Signal::TERM));
+        assert_eq!(late.decide(at(30.0), Some(LostReason::NotHeld), false), Some(Signal::KILL));
     }
 
     #[test]
     fn woken_after_the_end_is_killed_at_once() {
         let mut plan = plan(5.0, None);
-        assert_eq!(
-            plan.decide(at(300.0), Some(LostReason::Expired), false),
-            Some(Signal::KILL)
-        );
+        assert_eq!(plan.decide(at(300.0), Some(LostReason::Expired), false), Some(Signal::KILL));
         assert_eq!(plan.cause, Some(Cause::Lost(LostReason::Expired)));
     }
 
@@ -249,14 +209,8 @@ mod tests {
         let mut plan = plan(5.0, Some(10.0));
         assert_eq!(plan.next(at(0.0)), at(10.0));
         assert_eq!(plan.decide(at(10.0), NONE, false), Some(Signal::TERM));
-        assert_eq!(
-            plan.decide(at(12.0), Some(LostReason::NotHeld), false),
-            None
-        );
-        assert_eq!(
-            plan.decide(at(13.0), Some(LostReason::NotHeld), false),
-            Some(Signal::KILL)
-        );
+        assert_eq!(plan.decide(at(12.0), Some(LostReason::NotHeld), false), None);
+        assert_eq!(plan.decide(at(13.0), Some(LostReason::NotHeld), false), Some(Signal::KILL));
         assert_eq!(plan.cause, Some(Cause::Lost(LostReason::NotHeld)));
     }
 
@@ -265,10 +219,7 @@ mod tests {
         let mut plan = plan(5.0, None);
         assert_eq!(plan.decide(at(20.0), NONE, true), None);
         assert_eq!(plan.decide(at(25.0), NONE, true), Some(Signal::TERM));
-        assert_eq!(
-            plan.decide(at(30.0), Some(LostReason::Expired), true),
-            Some(Signal::KILL)
-        );
+        assert_eq!(plan.decide(at(30.0), Some(LostReason::Expired), true), Some(Signal::KILL));
         assert_eq!(plan.cause, Some(Cause::LeftBehind));
     }
 

@@ -1,6 +1,6 @@
 //! `run`: hold a key while a command runs.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
@@ -8,128 +8,29 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::store::{Fencing, HolderInfo, Scope};
-use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Margin, Renew, Wait};
+use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
 use tokio::process::Command;
 
 use self::report::Renewals;
-use crate::child::{Cause, Ending, Job, Limits};
+use self::request::Request;
+use crate::child::{Cause, Ending, Job};
 use crate::cli::{Reach, Run};
-use crate::config::{self, Settings};
+use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::Signals;
 
 mod report;
+mod request;
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-/// The longest grace that is chosen for a command that was given none.
-const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
-
-/// What was asked for, checked as far as it can be without the store.
-#[derive(Debug)]
-struct Request<'a> {
-    name: &'a str,
-    command: &'a [std::ffi::OsString],
-    wait: Wait,
-    busy_code: u8,
-    ttl: Option<Duration>,
-    renew: Renew,
-    kill_after: Option<Duration>,
-    max_runtime: Option<Duration>,
-    label: Option<String>,
-    arguments: &'a Run,
-}
-
-impl<'a> Request<'a> {
-    fn new(settings: &Settings, arguments: &'a Run) -> Result<Self, Failure> {
-        let renew = match config::length("--renew-every", arguments.renew_every.as_deref())? {
-            _ if arguments.no_renew => Renew::Off,
-            Some(Duration::ZERO) => {
-                return Err(Failure::new(
-                    exit::USAGE,
-                    "invalid --renew-every: it is zero: say --no-renew for never",
-                ));
-            }
-            Some(interval) => Renew::Every(interval),
-            None => Renew::Automatic,
-        };
-        let max_runtime = config::length("--max-runtime", arguments.max_runtime.as_deref())?;
-        if max_runtime == Some(Duration::ZERO) {
-            return Err(Failure::new(
-                exit::USAGE,
-                "invalid --max-runtime: it is zero: leave it out for no limit",
-            ));
-        }
-        if let Some(label) = arguments
-            .label
-            .iter()
-            .find(|label| !label.contains('=') || label.starts_with('='))
-        {
-            let label = output::clean(label);
-            return Err(Failure::new(
-                exit::USAGE,
-                format!("invalid --label \"{label}\": write it as name=value"),
-            ));
-        }
-        Ok(Self {
-            name: config::key_name(&arguments.key)?,
-            command: &arguments.command,
-            wait: config::wait(arguments.nonblock, arguments.wait.as_deref())?,
-            busy_code: if arguments.skip_ok {
-                0
-            } else {
-                arguments.conflict_exit_code.unwrap_or(exit::BUSY)
-            },
-            ttl: settings.ttl(arguments.ttl.as_deref())?,
-            renew,
-            kill_after: config::length("--kill-after", arguments.kill_after.as_deref())?,
-            max_runtime,
-            label: (!arguments.label.is_empty()).then(|| arguments.label.join(" ")),
-            arguments,
-        })
-    }
-
-    /// The limits of the job. The grace has to fit between the last renewal that can fail and the lease's end.
-    fn limits(&self, ttl: Duration) -> Result<Limits, Failure> {
-        let interval = match self.renew {
-            Renew::Every(interval) => interval,
-            Renew::Off => Duration::ZERO,
-            _ => ttl / 3,
-        };
-        let room = ttl
-            .saturating_sub(interval)
-            .saturating_sub(Margin::default().of(ttl));
-        let kill_after = match self.kill_after {
-            Some(kill_after) if kill_after >= room => {
-                return Err(Failure::new(
-                    exit::CONFIG,
-                    format!(
-                        "--kill-after {} leaves no time to run: with a ttl of {} it must be below {}: \
-                         shorten it, or raise --ttl",
-                        output::precise(kill_after),
-                        output::precise(ttl),
-                        output::precise(room)
-                    ),
-                ));
-            }
-            Some(kill_after) => kill_after,
-            None => DEFAULT_KILL_AFTER.min(room / 2),
-        };
-        Ok(Limits {
-            kill_after,
-            max_runtime: self.max_runtime,
-        })
-    }
-}
-
 /// Waits for the key, runs the command under it, and gives it back.
 pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Failure> {
-    let mut signals = Signals::install().map_err(|error| {
-        Failure::new(exit::OS, format!("cannot install signal handlers: {error}"))
-    })?;
+    let mut signals = Signals::install()
+        .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
     let request = Request::new(settings, arguments)?;
     let renewals = Renewals::default();
     let manager = tokio::select! {
@@ -151,18 +52,9 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
     outcome
 }
 
-async fn open(
-    settings: &Settings,
-    request: &Request<'_>,
-    renewals: Renewals,
-) -> Result<LockManager, Failure> {
+async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
-    let mut builder = settings
-        .open()
-        .await
-        .map_err(not_started)?
-        .renew(request.renew)
-        .observer(renewals);
+    let mut builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
     if let Some(ttl) = request.ttl {
         builder = builder.ttl(ttl);
     }
@@ -184,14 +76,9 @@ async fn open(
 
 /// What whoever finds the key busy may read: this host and process, which is the one to signal, and the command's
 /// base name without its arguments.
-fn holder_info(command: &[std::ffi::OsString]) -> HolderInfo {
+fn holder_info(command: &[OsString]) -> HolderInfo {
     let mut info = HolderInfo::default();
-    info.host = Some(
-        rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned(),
-    );
+    info.host = Some(rustix::system::uname().nodename().to_string_lossy().into_owned());
     info.pid = Some(std::process::id());
     info.command = command
         .first()
@@ -227,20 +114,15 @@ async fn hold(
     let Some(guard) = granted.map_err(|error| not_started(settings.failure(&error)))? else {
         if !settings.quiet {
             let holder = lock.holder().await.ok().flatten();
-            output::tell_raw(&report::busy(
-                settings,
-                manager,
-                request.name,
-                request.wait,
-                request.busy_code,
-                holder,
-            ));
+            output::tell_raw(&report::busy(settings, manager, request.name, request.wait, request.busy_code, holder));
         }
         return Ok(request.busy_code);
     };
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
+    // This process may have stood still since the grant.
+    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
     let mut command = command(settings, request, manager, &guard, waited);
     let mut job = match Job::start(&mut command) {
         Ok(job) => job,
@@ -278,10 +160,7 @@ async fn announce(lock: &Lock, name: &str, quiet: bool) {
             break holder;
         }
     };
-    output::tell(&format!(
-        "waiting for \"{name}\": held by {}",
-        output::holder_in_a_line(&holder)
-    ));
+    output::tell(&format!("waiting for \"{name}\": held by {}", output::holder_in_a_line(&holder)));
     pending().await
 }
 
@@ -319,9 +198,7 @@ fn command(
 fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
     let group = ending.group;
     if ending.out_of_reach {
-        output::tell(&format!(
-            "warning: processes of group {group} could not be stopped and may still run"
-        ));
+        output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
     }
     match ending.cause {
         None => exit::of_status(ending.status),
@@ -358,9 +235,7 @@ async fn release(settings: &Settings, guard: LockGuard) {
         Err(error) if matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost) => {}
         Err(error) => {
             let failure = settings.failure(&error);
-            output::tell(&format!(
-                "warning: {failure}; the lease ends by itself after its ttl"
-            ));
+            output::tell(&format!("warning: {failure}; the lease ends by itself after its ttl"));
         }
     }
 }
@@ -375,10 +250,7 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
         _ => "the lease was given back",
     };
     let program = output::clean(&program.to_string_lossy());
-    Failure::new(
-        exit::of_spawn_error(error),
-        format!("cannot run \"{program}\": {error}: {hint}"),
-    )
+    Failure::new(exit::of_spawn_error(error), format!("cannot run \"{program}\": {error}: {hint}"))
 }
 
 fn not_started(failure: Failure) -> Failure {
@@ -393,14 +265,6 @@ fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
         Signal::QUIT => "QUIT",
         _ => "a signal",
     };
-    let code = u8::try_from(signal.as_raw())
-        .unwrap_or_default()
-        .saturating_add(exit::SIGNAL);
-    Failure::new(
-        code,
-        format!(
-            "stopped by {name} while waiting for \"{}\"; the command was not started",
-            request.name
-        ),
-    )
+    let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
+    Failure::new(code, format!("stopped by {name} while waiting for \"{}\"; the command was not started", request.name))
 }

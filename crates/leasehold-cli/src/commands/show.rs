@@ -15,10 +15,7 @@ use crate::output;
 pub(crate) async fn show(settings: &Settings, arguments: &Show) -> Result<u8, Failure> {
     let name = config::key_name(&arguments.key)?;
     let manager = settings.build(settings.open().await?)?;
-    let inspection = manager
-        .inspect(name)
-        .await
-        .map_err(|error| settings.failure(&error))?;
+    let inspection = manager.inspect(name).await.map_err(|error| settings.failure(&error))?;
     manager.close(Close::Release).await.ok();
     let held = !inspection.holders.is_empty();
     let text = if arguments.json {
@@ -31,11 +28,7 @@ pub(crate) async fn show(settings: &Settings, arguments: &Show) -> Result<u8, Fa
         });
         format!("{object}\n")
     } else {
-        let place = format!(
-            "  store    {}  namespace {}\n",
-            settings.place(),
-            manager.namespace()
-        );
+        let place = format!("  store    {}  namespace {}\n", settings.place(), manager.namespace());
         if held {
             let blocks: String = inspection.holders.iter().map(block).collect();
             format!("\"{name}\" is held\n{blocks}{place}")
@@ -48,14 +41,8 @@ pub(crate) async fn show(settings: &Settings, arguments: &Show) -> Result<u8, Fa
 }
 
 fn block(holder: &Holder) -> String {
-    let fencing = holder
-        .fencing
-        .map_or_else(|| "none".to_owned(), |token| token.to_string());
-    format!(
-        "{}  fencing  {fencing}   owner fingerprint {}\n",
-        output::holder_block(holder),
-        holder.owner.fingerprint()
-    )
+    let fencing = holder.fencing.map_or_else(|| "none".to_owned(), |token| token.to_string());
+    format!("{}  fencing  {fencing}   owner fingerprint {}\n", output::holder_block(holder), holder.owner.fingerprint())
 }
 
 /// A holder as the JSON schemas tell it; what is not known is null.

@@ -20,50 +20,17 @@ fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
 #[test]
 fn a_lease_that_is_not_renewed_ends_the_job_before_it_ends() {
     let place = Place::new();
-    let finished = place
-        .run(["run", "k", "--ttl", "1s", "--no-renew", "--", "sleep", "60"])
-        .expect(79);
-    for part in [
-        "lost: the lease on \"k\" ends and is not renewed",
-        "TERM sent to group",
-        "  why ",
-        "  effect ",
-        "(exit 79)",
-    ] {
-        assert!(
-            finished.stderr.contains(part),
-            "{part} is not in\n{}",
-            finished.stderr
-        );
+    let finished = place.run(["run", "k", "--ttl", "1s", "--no-renew", "--", "sleep", "60"]).expect(79);
+    for part in
+        ["lost: the lease on \"k\" ends and is not renewed", "TERM sent to group", "  why ", "  effect ", "(exit 79)"]
+    {
+        assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
     }
-    assert!(
-        finished
-            .stderr
-            .contains("nobody else could hold the key before"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("nobody else could hold the key before"), "{}", finished.stderr);
     let stubborn = "trap '' TERM; sleep 60 & while :; do wait; done";
-    let finished = place
-        .run([
-            "run",
-            "k",
-            "-w",
-            "30",
-            "--ttl",
-            "1s",
-            "--no-renew",
-            "--",
-            "sh",
-            "-c",
-            stubborn,
-        ])
-        .expect(79);
-    assert!(
-        finished.stderr.contains("TERM and KILL sent to group"),
-        "{}",
-        finished.stderr
-    );
+    let finished =
+        place.run(["run", "k", "-w", "30", "--ttl", "1s", "--no-renew", "--", "sh", "-c", stubborn]).expect(79);
+    assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
     assert_eq!(place.survivors(), []);
 }
 
@@ -76,11 +43,7 @@ fn a_store_that_is_gone_stops_the_job() {
         fs::remove_file(place.path(file)).ok();
     }
     let finished = first.finish().expect(79);
-    assert!(
-        finished.stderr.contains("lost: the lease on \"k\""),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("lost: the lease on \"k\""), "{}", finished.stderr);
     assert!(!is_running(grandchild));
     assert_eq!(place.survivors(), []);
 }
@@ -88,31 +51,16 @@ fn a_store_that_is_gone_stops_the_job() {
 #[test]
 fn one_that_was_stopped_past_its_lease_kills_the_job_at_once() {
     let place = Place::new();
-    let first = place.hold(
-        "k",
-        &SHORT,
-        "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done",
-    );
+    let first = place.hold("k", &SHORT, "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done");
     let (job, grandchild) = (place.pid("pid"), place.pid("grandchild"));
     first.signal(Signal::STOP);
     // The next holder is the proof that the lease is over.
     let script = "while [ ! -e go ]; do sleep 0.02; done; exit 6";
-    let second = place.start(place.command([
-        "run",
-        "k",
-        "--",
-        "sh",
-        "-c",
-        &format!("touch second; {script}"),
-    ]));
+    let second = place.start(place.command(["run", "k", "--", "sh", "-c", &format!("touch second; {script}")]));
     wait_until("the second runs", || place.path("second").exists());
     first.signal(Signal::CONT);
     let finished = first.finish().expect(79);
-    assert!(
-        finished.stderr.contains(" KILL sent to group"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains(" KILL sent to group"), "{}", finished.stderr);
     assert!(!finished.stderr.contains("TERM"), "{}", finished.stderr);
     assert!(!is_running(job) && !is_running(grandchild));
     assert!(!place.is_free("k"));
@@ -129,13 +77,7 @@ fn a_group_that_outlives_its_first_process_keeps_the_lease_until_it_is_stopped()
     let check = "! grep -q '^State:.[RSDT]' /proc/$(cat grandchild)/status 2> /dev/null";
     let second = place.start(place.command(["run", "k", "--", "sh", "-c", check]));
     let finished = first.finish().expect(4);
-    assert!(
-        finished
-            .stderr
-            .contains("warning: \"sh\" ended and left processes in its group"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("warning: \"sh\" ended and left processes in its group"), "{}", finished.stderr);
     assert!(!is_running(grandchild));
     // The second found nothing of the first.
     second.finish().expect(0);
@@ -158,19 +100,11 @@ fn a_group_that_ends_soon_after_its_first_process_is_waited_for() {
 #[test]
 fn a_shell_that_is_killed_does_not_free_what_it_started() {
     let place = Place::new();
-    let first = place.hold(
-        "k",
-        &SHORT,
-        "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done",
-    );
+    let first = place.hold("k", &SHORT, "trap '' TERM; sleep 60 & echo $! > grandchild; while :; do wait; done");
     let grandchild = place.pid("grandchild");
     kill_process(place.pid("pid"), Signal::KILL).unwrap();
     let finished = first.finish().expect(137);
-    assert!(
-        finished.stderr.contains("TERM and KILL sent to group"),
-        "{}",
-        finished.stderr
-    );
+    assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
     assert!(!is_running(grandchild));
     assert!(place.is_free("k"));
 }
@@ -202,41 +136,9 @@ fn one_that_is_killed_frees_the_key_after_its_ttl() {
 #[test]
 fn a_grace_that_leaves_no_time_is_refused() {
     let place = Place::new();
-    for (ttl, kill_after, code) in [
-        ("30s", "30s", 78),
-        ("30s", "20s", 78),
-        ("30s", "19s", 0),
-        ("1s", "0", 0),
-    ] {
-        place
-            .run(["run", "k", "--ttl", ttl, "-k", kill_after, "--", "true"])
-            .expect(code);
+    for (ttl, kill_after, code) in [("30s", "30s", 78), ("30s", "20s", 78), ("30s", "19s", 0), ("1s", "0", 0)] {
+        place.run(["run", "k", "--ttl", ttl, "-k", kill_after, "--", "true"]).expect(code);
     }
-    place
-        .run([
-            "run",
-            "k",
-            "--ttl",
-            "30s",
-            "--no-renew",
-            "-k",
-            "29s",
-            "--",
-            "true",
-        ])
-        .expect(0);
-    place
-        .run([
-            "run",
-            "k",
-            "--ttl",
-            "30s",
-            "--renew-every",
-            "15s",
-            "-k",
-            "15s",
-            "--",
-            "true",
-        ])
-        .expect(78);
+    place.run(["run", "k", "--ttl", "30s", "--no-renew", "-k", "29s", "--", "true"]).expect(0);
+    place.run(["run", "k", "--ttl", "30s", "--renew-every", "15s", "-k", "15s", "--", "true"]).expect(78);
 }

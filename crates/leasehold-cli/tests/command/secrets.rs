@@ -37,68 +37,34 @@ fn the_owner_token_shows_nowhere() {
     }
     let second = second.finish().expect(75);
     shown.extend((second.stdout + &second.stderr).into_bytes());
-    for arguments in [
-        &["show", "k"][..],
-        &["show", "k", "--json"],
-        &["list", "-v"],
-        &["list", "--json"],
-    ] {
+    for arguments in [&["show", "k"][..], &["show", "k", "--json"], &["list", "-v"], &["list", "--json"]] {
         let finished = place.run(arguments).expect(0);
         shown.extend((finished.stdout + &finished.stderr).into_bytes());
     }
-    let ps = place
-        .start(place.program(["ps", "axeww"]))
-        .finish()
-        .expect(0);
-    shown.extend(
-        ps.stdout
-            .lines()
-            .filter(|line| line.contains("LEASEHOLD_TEST_MARK"))
-            .flat_map(str::bytes),
-    );
+    let ps = place.start(place.program(["ps", "axeww"])).finish().expect(0);
+    shown.extend(ps.stdout.lines().filter(|line| line.contains("LEASEHOLD_TEST_MARK")).flat_map(str::bytes));
     first.signal(Signal::TERM);
     let first = first.finish().expect(143);
     shown.extend((first.stdout + &first.stderr).into_bytes());
     assert_eq!(tokens(&shown), Vec::<String>::new());
     let windows: Vec<_> = kept
         .windows(32)
-        .filter(|window| {
-            window
-                .iter()
-                .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte))
-        })
+        .filter(|window| window.iter().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte)))
         .collect();
-    assert!(
-        !windows.is_empty(),
-        "the store was not read where it keeps the token"
-    );
+    assert!(!windows.is_empty(), "the store was not read where it keeps the token");
     for window in windows {
-        assert!(
-            !shown.windows(32).any(|part| part == window),
-            "{}",
-            String::from_utf8_lossy(window)
-        );
+        assert!(!shown.windows(32).any(|part| part == window), "{}", String::from_utf8_lossy(window));
     }
 }
 
 #[test]
 fn passwords_in_urls_do_not_show() {
     let place = Place::new();
-    for url in [
-        "redis://user:hunter2@localhost:1/0",
-        "nosuch://user:hunter2@h/x",
-        "sqlite://user:hunter2@h/x",
-    ] {
-        for arguments in [
-            &["run", "k", "-n", "-v", "-s", url, "--", "true"][..],
-            &["show", "k", "-s", url],
-        ] {
+    for url in ["redis://user:hunter2@localhost:1/0", "nosuch://user:hunter2@h/x", "sqlite://user:hunter2@h/x"] {
+        for arguments in [&["run", "k", "-n", "-v", "-s", url, "--", "true"][..], &["show", "k", "-s", url]] {
             let finished = place.run(arguments);
             assert_ne!(finished.code(), 0);
-            assert!(
-                !(finished.stdout + &finished.stderr).contains("hunter2"),
-                "{url}"
-            );
+            assert!(!(finished.stdout + &finished.stderr).contains("hunter2"), "{url}");
         }
     }
 }

@@ -6,12 +6,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::support::{BINARY, Place, is_running, proc_file, wait_until};
 
-const ENDING: [(Signal, i32); 4] = [
-    (Signal::TERM, 143),
-    (Signal::HUP, 129),
-    (Signal::QUIT, 131),
-    (Signal::INT, 130),
-];
+const ENDING: [(Signal, i32); 4] = [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131), (Signal::INT, 130)];
 
 #[test]
 fn one_that_waits_ends_and_leaves_nothing() {
@@ -22,11 +17,7 @@ fn one_that_waits_ends_and_leaves_nothing() {
         wait_until("the second waits", || second.stderr().contains("waiting"));
         second.signal(signal);
         let finished = second.finish().expect(code);
-        assert!(
-            finished.stderr.contains("while waiting for \"k\""),
-            "{}",
-            finished.stderr
-        );
+        assert!(finished.stderr.contains("while waiting for \"k\""), "{}", finished.stderr);
         assert!(!place.is_free("k"));
         first.signal(Signal::TERM);
         first.finish().expect(143);
@@ -93,7 +84,11 @@ fn a_job_that_ends_in_its_own_way_keeps_its_code() {
 fn a_second_term_or_int_kills() {
     for second in [Signal::TERM, Signal::INT] {
         let place = Place::new();
-        let first = place.hold("k", &[], "trap 'echo TERM >> got' TERM; trap '' INT; echo up > got; while :; do sleep 0.02; done");
+        let first = place.hold(
+            "k",
+            &[],
+            "trap 'echo TERM >> got' TERM; trap '' INT; echo up > got; while :; do sleep 0.02; done",
+        );
         wait_until("the trap is set", || place.read("got") == "up\n");
         first.signal(Signal::TERM);
         wait_until("TERM arrived", || place.read("got") == "up\nTERM\n");
@@ -107,19 +102,14 @@ fn a_second_term_or_int_kills() {
 #[test]
 fn a_hangup_that_was_ignored_stays_ignored() {
     let place = Place::new();
-    let script =
-        "echo $$ > pid.new; mv pid.new pid; while [ ! -e go ]; do sleep 0.02; done; exit 7";
-    let mut running =
-        place.start(place.program(["nohup", BINARY, "run", "k", "--", "sh", "-c", script]));
+    let script = "echo $$ > pid.new; mv pid.new pid; while [ ! -e go ]; do sleep 0.02; done; exit 7";
+    let mut running = place.start(place.program(["nohup", BINARY, "run", "k", "--", "sh", "-c", script]));
     let job = place.pid("pid");
     running.signal(Signal::HUP);
     kill_process(job, Signal::HUP).unwrap();
     for process in [running.pid(), job] {
         let status = fs::read_to_string(proc_file(process, "status")).unwrap();
-        let mask = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
         assert_eq!(u64::from_str_radix(mask.trim(), 16).unwrap() & 1, 1);
     }
     assert!(!running.has_ended() && is_running(job));
@@ -133,27 +123,14 @@ fn the_job_starts_with_default_dispositions() {
     let script = "grep -h '^Sig[IB]' /proc/self/status";
     let ignored = |text: &str| {
         assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
-        let mask = text
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:\t"))
-            .unwrap();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
         // The C library uses the first two above 31 for itself.
         u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff
     };
     // What this process was itself started with beyond the signals that are passed on is not ours to change.
-    let before = ignored(
-        &place
-            .start(place.program(["sh", "-c", script]))
-            .finish()
-            .stdout,
-    );
+    let before = ignored(&place.start(place.program(["sh", "-c", script])).finish().stdout);
     // A shell in the background would ignore INT and QUIT.
     let within = format!("trap '' INT QUIT TERM USR1; {BINARY} run k -- sh -c \"{script}\"");
-    let after = ignored(
-        &place
-            .start(place.program(["sh", "-c", &within]))
-            .finish()
-            .stdout,
-    );
+    let after = ignored(&place.start(place.program(["sh", "-c", &within])).finish().stdout);
     assert_eq!(format!("{after:x}"), format!("{before:x}"));
 }

@@ -31,15 +31,8 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Self {
         static PLACES: AtomicU32 = AtomicU32::new(0);
-        let mark = format!(
-            "{}-{}",
-            std::process::id(),
-            PLACES.fetch_add(1, Ordering::Relaxed)
-        );
-        Self {
-            directory: TempDir::new().unwrap(),
-            mark,
-        }
+        let mark = format!("{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
+        Self { directory: TempDir::new().unwrap(), mark }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -56,10 +49,7 @@ impl Place {
     }
 
     /// Any program, with a clean environment that names the store; it ends when the test's thread does.
-    pub(crate) fn program<A: AsRef<OsStr>>(
-        &self,
-        arguments: impl IntoIterator<Item = A>,
-    ) -> Command {
+    pub(crate) fn program<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "TERM", "--"])
@@ -75,16 +65,9 @@ impl Place {
     }
 
     /// The command under test.
-    pub(crate) fn command<A: AsRef<OsStr>>(
-        &self,
-        arguments: impl IntoIterator<Item = A>,
-    ) -> Command {
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut all: Vec<OsString> = vec![BINARY.into()];
-        all.extend(
-            arguments
-                .into_iter()
-                .map(|argument| argument.as_ref().to_owned()),
-        );
+        all.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self.program(all)
     }
 
@@ -99,20 +82,10 @@ impl Place {
     pub(crate) fn start(&self, mut command: Command) -> Running {
         static OUTPUTS: AtomicU32 = AtomicU32::new(0);
         let number = OUTPUTS.fetch_add(1, Ordering::Relaxed);
-        let (stdout, stderr) = (
-            self.path(&format!("stdout.{number}")),
-            self.path(&format!("stderr.{number}")),
-        );
-        let child = command
-            .stdout(File::create(&stdout).unwrap())
-            .stderr(File::create(&stderr).unwrap())
-            .spawn()
-            .unwrap();
-        Running {
-            child,
-            stdout,
-            stderr,
-        }
+        let (stdout, stderr) = (self.path(&format!("stdout.{number}")), self.path(&format!("stderr.{number}")));
+        let child =
+            command.stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap()).spawn().unwrap();
+        Running { child, stdout, stderr }
     }
 
     /// Starts `run key options -- sh -c script`, and waits until the script has written its pid to the file `pid`.
@@ -125,11 +98,7 @@ impl Place {
         arguments.extend(["--", "sh", "-c", &script]);
         let mut running = self.start(self.command(arguments));
         wait_until("the job runs", || {
-            assert!(
-                running.child.try_wait().unwrap().is_none(),
-                "ended early: {}",
-                running.stderr()
-            );
+            assert!(running.child.try_wait().unwrap().is_none(), "ended early: {}", running.stderr());
             pid.exists()
         });
         running
@@ -161,9 +130,7 @@ impl Place {
                 let environment = fs::read(proc_file(*pid, "environ")).unwrap_or_default();
                 is_running(*pid)
                     && pid.as_raw_nonzero().get().unsigned_abs() != own
-                    && environment
-                        .split(|byte| *byte == 0)
-                        .any(|variable| variable == mark.as_bytes())
+                    && environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
             })
             .collect()
     }
@@ -213,11 +180,7 @@ impl Running {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        let finished = Finished {
-            status: status.unwrap(),
-            stdout: self.stdout(),
-            stderr: self.stderr(),
-        };
+        let finished = Finished { status: status.unwrap(), stdout: self.stdout(), stderr: self.stderr() };
         assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
         finished
     }
@@ -266,13 +229,10 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Whether a process runs; one that is dead and not collected does not.
 pub(crate) fn is_running(pid: Pid) -> bool {
     let stat = fs::read_to_string(proc_file(pid, "stat")).unwrap_or_default();
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
 }
 
 /// A file of a process under `/proc`.
 pub(crate) fn proc_file(pid: Pid, name: &str) -> PathBuf {
-    Path::new("/proc")
-        .join(pid.as_raw_nonzero().to_string())
-        .join(name)
+    Path::new("/proc").join(pid.as_raw_nonzero().to_string()).join(name)
 }

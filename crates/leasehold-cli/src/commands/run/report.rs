@@ -33,16 +33,8 @@ impl Observer for Renewals {
         match event {
             Event::Renewed(_) => *failures = None,
             Event::RenewalFailed(failed) => {
-                let earlier = failures.unwrap_or(Failures {
-                    count: 0,
-                    since: Timestamp::now(),
-                    latest: failed.kind,
-                });
-                *failures = Some(Failures {
-                    count: earlier.count + 1,
-                    latest: failed.kind,
-                    ..earlier
-                });
+                let earlier = failures.unwrap_or(Failures { count: 0, since: Timestamp::now(), latest: failed.kind });
+                *failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
             }
             _ => {}
         }
@@ -63,10 +55,7 @@ pub(super) fn busy(
         _ => "held".to_owned(),
     };
     let longer = match wait {
-        Wait::UpTo(wait) => format!(
-            "wait longer: -w {}",
-            output::precise(wait.saturating_mul(10))
-        ),
+        Wait::UpTo(wait) => format!("wait longer: -w {}", output::precise(wait.saturating_mul(10))),
         _ => "wait for it: -w 30s".to_owned(),
     };
     let described = match &holder {
@@ -74,10 +63,7 @@ pub(super) fn busy(
         None => "  holder   given back just now\n".to_owned(),
     };
     let end = match holder.and_then(|holder| holder.remaining) {
-        Some(left) => format!(
-            "  if that holder is dead, its lease ends by itself in {}\n",
-            output::words(left)
-        ),
+        Some(left) => format!("  if that holder is dead, its lease ends by itself in {}\n", output::words(left)),
         None => String::new(),
     };
     format!(
@@ -98,9 +84,7 @@ pub(super) fn acquired(
     waited: Duration,
     limits: Limits,
 ) -> String {
-    let fencing = guard
-        .fencing_token()
-        .map_or_else(|| "none".to_owned(), |token| token.to_string());
+    let fencing = guard.fencing_token().map_or_else(|| "none".to_owned(), |token| token.to_string());
     format!(
         "acquired \"{}\" after {}: fencing token {fencing}, ttl {}, TERM {} before its end; store {}  namespace {}",
         guard.key(),
@@ -126,31 +110,17 @@ pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Endin
             "this process or the machine stood still past the lease's end".to_owned()
         }
         (Some(Cause::Lost(reason)), None) => format!("the store says: {reason}"),
-        (
-            _,
-            Some(Failures {
-                count,
-                since,
-                latest,
-            }),
-        ) => {
+        (_, Some(Failures { count, since, latest })) => {
             let times = if count == 1 { "renewal" } else { "renewals" };
-            format!(
-                "{count} {times} failed since {}: {latest}",
-                since.strftime("%H:%M:%SZ")
-            )
+            format!("{count} {times} failed since {}: {latest}", since.strftime("%H:%M:%SZ"))
         }
-        (_, None) if renew == Renew::Off => {
-            "its ttl was over: raise --ttl, or let it be renewed".to_owned()
-        }
+        (_, None) if renew == Renew::Off => "its ttl was over: raise --ttl, or let it be renewed".to_owned(),
         (_, None) => "no renewal was confirmed in time".to_owned(),
     };
     let (end, gone) = (wall(ending.lease_end), wall(ending.gone));
     let effect = match ending.cause {
         Some(Cause::Lost(reason)) if reason != LostReason::Expired => {
-            format!(
-                "somebody else may have held the key since the last renewal; the job was gone at {gone}"
-            )
+            format!("somebody else may have held the key since the last renewal; the job was gone at {gone}")
         }
         _ if ending.gone < ending.lease_end => {
             format!("nobody else could hold the key before {end}; the job was gone at {gone}")
@@ -175,10 +145,7 @@ pub(super) fn stopped(ending: &Ending) -> String {
         (false, true) => "KILL",
         _ => "TERM",
     };
-    format!(
-        "{signals} sent to group {}, gone after {after}",
-        ending.group
-    )
+    format!("{signals} sent to group {}, gone after {after}", ending.group)
 }
 
 /// A moment by the wall clock, for people.
