@@ -1,1 +1,19 @@
-fn main(){}
+//! `leasehold`: run a command while holding a lease, so that only one of many processes does it.
+
+use std::process::ExitCode;
+
+mod child;
+mod cli;
+mod commands;
+mod config;
+mod exit;
+mod output;
+mod signals;
+
+fn main() -> ExitCode {
+    let code = match cli::parse() {
+        Ok(cli) => commands::dispatch(cli),
+        Err(code) => code,
+    };
+    ExitCode::from(code)
+}

@@ -3,21 +3,28 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// Spawns on the runtime the manager was built in; without one, or when that one is gone, on that of the call at hand.
 #[derive(Debug)]
 pub(crate) struct Background {
     runtime: Option<Handle>,
-    running: watch::Sender<usize>,
+    tickets: Arc<Tickets>,
+}
+
+#[derive(Debug, Default)]
+struct Tickets {
+    out: AtomicUsize,
+    none: Notify,
 }
 
 impl Background {
     pub(crate) fn here() -> Self {
-        Self { runtime: Handle::try_current().ok(), running: watch::Sender::new(0) }
+        Self { runtime: Handle::try_current().ok(), tickets: Arc::default() }
     }
 
     /// Spawns `work`; `false` if there is no runtime to do so.
@@ -39,19 +46,26 @@ impl Background {
 
     /// Counts something that [`idle`](Self::idle) waits for, until the ticket is dropped.
     pub(crate) fn ticket(&self) -> Ticket {
-        self.running.send_modify(|running| *running += 1);
-        Ticket(self.running.clone())
+        self.tickets.out.fetch_add(1, Ordering::AcqRel);
+        Ticket(Arc::clone(&self.tickets))
     }
 
-    #[cfg(feature = "testkit")]
+    /// How many tickets are out.
     pub(crate) fn running(&self) -> usize {
-        *self.running.borrow()
+        self.tickets.out.load(Ordering::Acquire)
     }
 
     /// Resolves when no ticket is out.
     pub(crate) async fn idle(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.running.subscribe().wait_for(|running| *running == 0).await;
+        loop {
+            let none = self.tickets.none.notified();
+            tokio::pin!(none);
+            none.as_mut().enable();
+            if self.running() == 0 {
+                return;
+            }
+            none.await;
+        }
     }
 }
 
@@ -59,10 +73,12 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Something that closing a manager waits for.
 #[derive(Debug)]
-pub(crate) struct Ticket(watch::Sender<usize>);
+pub(crate) struct Ticket(Arc<Tickets>);
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.0.send_modify(|running| *running -= 1);
+        if self.0.out.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }

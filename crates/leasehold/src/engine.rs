@@ -2,7 +2,9 @@
 //! and the work that goes on in the background.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -20,6 +22,9 @@ use crate::types::Key;
 
 /// The first pause before a request whose outcome is unknown is repeated; doubled each time.
 const REPEAT_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a waiter trusts a timer that does not count suspend.
+const SLEEP_CHECK: Duration = Duration::from_secs(10);
 
 /// What a manager was built with.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub(crate) struct Engine {
     capabilities: Capabilities,
     observer: Arc<dyn Observer>,
     closed: watch::Sender<Option<Close>>,
+    /// Whether the store no longer counts this manager.
+    left: AtomicBool,
     /// The process that built this engine: in a forked child its guards are inert.
     pid: u32,
 }
@@ -60,6 +67,7 @@ impl Engine {
             renewals: Arc::default(),
             background: Background::here(),
             closed: watch::Sender::new(None),
+            left: AtomicBool::new(false),
             pid: std::process::id(),
             shared,
             clock,
@@ -118,7 +126,7 @@ impl Engine {
         let started = self.clock.now();
         let answer = timeout(limit, call).await.unwrap_or_else(|_| {
             let kind = match operation {
-                Operation::Inspect | Operation::List | Operation::Probe => ErrorKind::Unavailable,
+                Operation::Inspect | Operation::List | Operation::Probe | Operation::Close => ErrorKind::Unavailable,
                 _ => ErrorKind::Indeterminate,
             };
             Err(Error::new(kind, format!("no answer within {limit:?}")))
@@ -170,6 +178,23 @@ impl Engine {
         }
     }
 
+    /// As [`settle`](Self::settle), until the manager is closed; a request in flight is then among the `unsettled`.
+    pub(crate) async fn settle_while_open<T, F: Future<Output = Result<T>> + Send>(
+        &self,
+        operation: Operation,
+        key: &Key,
+        limit: Duration,
+        unsettled: &mut u32,
+        call: impl FnMut() -> F + Send,
+    ) -> (Moment, Result<T>) {
+        tokio::select! {
+            // The answer first: it costs least where the store answers at once.
+            biased;
+            answer = self.settle(operation, key, limit, unsettled, call) => answer,
+            () = self.closed() => (self.clock.now(), Err(closed_error())),
+        }
+    }
+
     /// Sleeps until the clock shows `moment`, or for a moment longer.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         loop {
@@ -177,12 +202,15 @@ impl Engine {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left).await;
+            tokio::time::sleep(left.min(SLEEP_CHECK)).await;
         }
     }
 
+    /// Tells the observer. One that panics must not take a renewal or a lease with it.
     pub(crate) fn observe(&self, event: &Event<'_>) {
-        self.observer.observe(event);
+        if catch_unwind(AssertUnwindSafe(|| self.observer.observe(event))).is_err() {
+            tracing::error!("the observer panicked");
+        }
     }
 
     /// Reports an error that ends a call.
@@ -204,10 +232,13 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        match self.closing() {
-            None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Closed, "the lock manager was closed")),
+        if self.closing().is_some() {
+            return Err(closed_error());
         }
+        if self.is_forked() {
+            return Err(Error::new(ErrorKind::Closed, "the lock manager belongs to the parent process: build another"));
+        }
+        Ok(())
     }
 
     /// Resolves when the manager is closed.
@@ -216,18 +247,18 @@ impl Engine {
         let _ = self.closed.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Marks the manager as closed; `false` if it was closed before.
-    pub(crate) fn start_closing(&self, mode: Close) -> bool {
+    /// Marks the manager as closed, unless it was closed before.
+    pub(crate) fn start_closing(&self, mode: Close) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(mode);
             first
-        })
+        });
     }
 
-    /// Leaves the store; `true` if this was its last manager.
+    /// Leaves the store, if this has not been done; `true` if this was its last manager.
     pub(crate) fn leave_store(&self) -> bool {
-        self.shared.leave()
+        !self.left.swap(true, Ordering::AcqRel) && self.shared.leave()
     }
 
     /// Whether this process is a forked child of the one that built the engine.
@@ -236,11 +267,16 @@ impl Engine {
     }
 }
 
+fn closed_error() -> Error {
+    Error::new(ErrorKind::Closed, "the lock manager was closed")
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.closing().is_none() {
-            self.leave_store();
+        if self.is_forked() {
+            return;
         }
+        self.leave_store();
         self.renewals.engine_is_gone();
     }
 }

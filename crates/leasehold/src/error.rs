@@ -214,9 +214,7 @@ impl Error {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn contended(key: &Key) -> Self {
-        Self::new(ErrorKind::Contended, "held by another owner")
-            .during(Operation::Acquire)
-            .on_key(key)
+        Self::new(ErrorKind::Contended, "held by another owner").during(Operation::Acquire).on_key(key)
     }
 
     pub(crate) fn lost(kind: ErrorKind, reason: LostReason) -> Self {
@@ -341,10 +339,7 @@ mod tests {
             .during(Operation::Extend)
             .on_store("redis")
             .on_key(&key);
-        assert_eq!(
-            error.to_string(),
-            "failed to extend \"reports:nightly\" on redis: not held by this owner"
-        );
+        assert_eq!(error.to_string(), "failed to extend \"reports:nightly\" on redis: not held by this owner");
         assert_eq!(error.source().unwrap().to_string(), "disk");
     }
 

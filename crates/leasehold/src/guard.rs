@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -10,7 +11,7 @@ use crate::observe::{Dropped, Event, Released};
 use crate::options::Close;
 use crate::store::{Claim, Expiry, Grant, Tie};
 use crate::types::{FencingToken, Key, OwnerToken};
-use crate::undo::Target;
+use crate::undo::{Target, late_requests};
 
 /// A held lease: valid until [`remaining`](Self::remaining) is zero, renewed in the background, given back by
 /// [`release`](Self::release).
@@ -94,7 +95,8 @@ impl LockGuard {
 
     /// Pushes the end out to at least `ttl` from now, and renews with this ttl from then on.
     ///
-    /// Never recreates a lost lease and never shortens one.
+    /// Never recreates a lost lease and never shortens one. The longest holding time, if set, still holds, and renewal
+    /// that was stopped stays so.
     ///
     /// # Errors
     ///
@@ -155,7 +157,8 @@ impl LockGuard {
     ///
     /// [`ErrorKind::Unsupported`] on stores whose leases are bound to a connection; [`ErrorKind::NotHeld`] if the lease
     /// is lost; [`ErrorKind::Unavailable`], [`ErrorKind::Indeterminate`] or [`ErrorKind::Rejected`] if the store did not
-    /// confirm it. On every error the guard is as it was before.
+    /// confirm it. On every error the guard holds as it did before; after one of these three the store may no longer
+    /// free the lease early if this process dies.
     ///
     /// # Cancel safety
     ///
@@ -184,7 +187,10 @@ impl LockGuard {
         if lease.engine.is_forked() {
             return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
         }
-        let reserved = lease.reserve().await;
+        let reserved = tokio::select! {
+            reserved = lease.reserve() => reserved,
+            reason = lease.until_lost() => return Err(in_context(lease.not_held(reason))),
+        };
         // It may have been lost while an earlier operation was under way.
         lease.check().map_err(in_context)?;
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
@@ -210,11 +216,13 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let lease = &self.lease;
-        let ended = end_by_holder(lease);
-        if ended == Ended::Nothing || lease.engine.is_forked() {
+        if lease.given_back.load(Ordering::Acquire) || lease.engine.is_forked() {
             return;
         }
-        let release_sent = target(lease).undo_in_background(lease.late_requests());
+        if end_by_holder(lease) == Ended::Nothing {
+            return;
+        }
+        let release_sent = target(lease).undo_in_background(late_requests(lease.unsettled, true));
         tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release");
         lease.engine.observe(&Event::Dropped(Dropped { key: &lease.key, release_sent }));
     }
@@ -325,6 +333,9 @@ pub(crate) enum Ended {
 pub(crate) fn end_by_holder(lease: &Arc<Lease>) -> Ended {
     let ended = lease.end(LostReason::Released);
     lease.engine.renewals.leave(lease);
+    if lease.given_back.swap(true, Ordering::AcqRel) {
+        return Ended::Nothing;
+    }
     match ended {
         Ok(()) => Ended::InTime,
         Err(LostReason::Released | LostReason::HandedOver) => Ended::Nothing,
@@ -359,7 +370,7 @@ async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()
     let engine = &lease.engine;
     let mut undo = crate::undo::Undo::new(target(lease));
     undo.stands = true;
-    undo.unsettled = lease.late_requests();
+    undo.unsettled = lease.unsettled;
     let mut sends_unanswered = 0;
     let (_, found) = engine
         .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {

@@ -29,6 +29,8 @@ pub(crate) struct Lease {
     pub(crate) unsettled: u32,
     /// Whether work runs under it that must be stopped before it is released.
     pub(crate) scoped: AtomicBool,
+    /// Whether somebody has seen to giving it back, or to leaving it standing.
+    pub(crate) given_back: AtomicBool,
     /// Whether a failed batch sent it to be renewed by itself.
     pub(crate) alone: AtomicBool,
     /// When the renewal task looks at it next; 0 = it does not. Kept by the registry under its lock.
@@ -74,6 +76,7 @@ impl Lease {
             loss: grant.loss,
             unsettled: terms.unsettled,
             scoped: AtomicBool::new(false),
+            given_back: AtomicBool::new(false),
             alone: AtomicBool::new(false),
             due: AtomicU64::new(0),
             number: AtomicU64::new(0),
@@ -114,11 +117,6 @@ impl Lease {
         self.renew.interval(self.ttl())
     }
 
-    /// How many requests may still bring the lease into being, the confirmed one included; 0 = none can come late.
-    pub(crate) fn late_requests(&self) -> u32 {
-        if self.unsettled == 0 { 0 } else { self.unsettled + 1 }
-    }
-
     pub(crate) fn stop_renewing(&self) {
         self.renewing.store(false, Ordering::Release);
     }
@@ -148,7 +146,8 @@ impl Lease {
         if now < self.valid_until() {
             return None;
         }
-        Some(self.mark(if now < self.hold_until { LostReason::Expired } else { LostReason::MaxHold }))
+        let held_too_long = self.valid_until() == self.hold_until;
+        Some(self.mark(if held_too_long { LostReason::MaxHold } else { LostReason::Expired }))
     }
 
     /// Why the lease is known to be lost, without looking at the clock.
@@ -185,7 +184,7 @@ impl Lease {
             return false;
         }
         self.valid_until.fetch_max(until.as_nanos(), Ordering::AcqRel);
-        true
+        self.known_lost().is_none()
     }
 
     /// Resolves when the lease is lost.

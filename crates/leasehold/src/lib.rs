@@ -28,7 +28,8 @@ pub use crate::guard::{LeaseHandle, LockGuard};
 pub use crate::lock::Lock;
 pub use crate::manager::{LockManager, LockManagerBuilder};
 pub use crate::options::{
-    Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Jitter, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew, Wait,
+    Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Jitter, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew,
+    Wait,
 };
 pub use crate::scoped::Ran;
 pub use crate::types::{

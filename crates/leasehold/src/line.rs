@@ -72,7 +72,8 @@ impl Lines {
 
     /// Tells the head of the line for `key` that this manager gave the lease back.
     pub(crate) fn ring(&self, key: &Key) {
-        if let Some(head) = self.lines.lock().get(key).and_then(Line::head) {
+        let head = self.lines.lock().get(key).and_then(Line::head);
+        if let Some(head) = head {
             head.rung.store(true, Ordering::Release);
             head.look.notify_one();
         }
@@ -85,14 +86,8 @@ impl Lines {
 }
 
 impl Line {
-    fn head(&self) -> Option<&Arc<Spot>> {
-        self.waiting.first_key_value().map(|(_, spot)| spot)
-    }
-
-    fn tell(&self, whom: impl Fn(&Spot) -> bool) {
-        for spot in self.waiting.values().filter(|spot| whom(spot)) {
-            spot.look.notify_one();
-        }
+    fn head(&self) -> Option<Arc<Spot>> {
+        self.waiting.first_key_value().map(|(_, spot)| Arc::clone(spot))
     }
 }
 
@@ -136,17 +131,23 @@ impl Turn<'_> {
 
     /// As a follower whose time is up: makes the head ask once more, unless a question that counts is in flight.
     pub(crate) fn urge(&self) {
-        self.with_line(|line| {
+        let whom = self.with_line(|line| {
             if !self.spot.due.swap(true, Ordering::AcqRel) {
                 line.due += 1;
             }
-            if !(line.in_flight && line.sent > self.joined) {
-                line.urged = true;
-                if let Some(head) = line.head() {
-                    head.look.notify_one();
-                }
+            if line.answered > self.joined {
+                // The answer came since it last looked.
+                return Some(Arc::clone(&self.spot));
             }
+            if line.in_flight && line.sent > self.joined {
+                return None;
+            }
+            line.urged = true;
+            line.head()
         });
+        if let Some(spot) = whom {
+            spot.look.notify_one();
+        }
     }
 
     /// Resolves when it is worth looking at the standing again.
@@ -166,35 +167,16 @@ impl Turn<'_> {
     }
 
     /// As the head: a question is about to be sent; it counts for everybody in line.
-    pub(crate) fn asking(&self) -> u64 {
+    pub(crate) fn asking(&self) -> Question<'_> {
         // A ring so far is answered by this question.
         self.spot.rung.store(false, Ordering::Release);
-        self.with_line(|line| {
+        let number = self.with_line(|line| {
             line.sent += 1;
             line.in_flight = true;
             line.urged = false;
             line.sent
-        })
-    }
-
-    /// As the head: question `number` was answered; nobody behind can have the lease now.
-    pub(crate) fn answered(&self, number: u64) {
-        self.with_line(|line| {
-            line.in_flight = false;
-            line.answered = number;
-            if line.due > 0 {
-                line.tell(|spot| spot.due.load(Ordering::Acquire));
-            }
         });
-    }
-
-    /// As the head: question `number` failed, which ends the wait of all for whom it was asked.
-    pub(crate) fn failed(&self, number: u64, error: Error) {
-        self.with_line(|line| {
-            line.in_flight = false;
-            line.failed = Some((number, error));
-            line.tell(|_| true);
-        });
+        Question { turn: self, number }
     }
 
     fn with_line<T>(&self, act: impl FnOnce(&mut Line) -> T) -> T {
@@ -206,21 +188,63 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut lines = self.lines.lines.lock();
-        let Some(line) = lines.get_mut(self.key) else { return };
-        let was_head = line.waiting.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
-        line.waiting.remove(&self.ticket);
-        line.due -= usize::from(self.spot.due.load(Ordering::Acquire));
-        match line.head() {
-            None => {
-                lines.remove(self.key);
-            }
-            Some(head) if was_head => {
-                head.look.notify_one();
+        let head = {
+            let mut lines = self.lines.lines.lock();
+            let Some(line) = lines.get_mut(self.key) else { return };
+            let was_head = line.waiting.first_key_value().is_some_and(|(first, _)| *first == self.ticket);
+            line.waiting.remove(&self.ticket);
+            line.due -= usize::from(self.spot.due.load(Ordering::Acquire));
+            if was_head {
                 line.in_flight = false;
                 line.urged = false;
             }
-            Some(_) => {}
+            let head = line.head();
+            if head.is_none() {
+                lines.remove(self.key);
+            }
+            head.filter(|_| was_head)
+        };
+        if let Some(head) = head {
+            head.look.notify_one();
+        }
+    }
+}
+
+/// A question that the head has sent.
+#[derive(Debug)]
+pub(crate) struct Question<'a> {
+    turn: &'a Turn<'a>,
+    number: u64,
+}
+
+impl Question<'_> {
+    /// Nobody behind the head can have the lease now.
+    pub(crate) fn answered(self) {
+        self.tell(|line, number| {
+            line.answered = number;
+            if line.due == 0 {
+                return Vec::new();
+            }
+            line.waiting.values().filter(|spot| spot.due.load(Ordering::Acquire)).map(Arc::clone).collect()
+        });
+    }
+
+    /// Ends the wait of all for whom it was asked.
+    pub(crate) fn failed(self, error: Error) {
+        self.tell(|line, number| {
+            line.failed = Some((number, error));
+            line.waiting.values().map(Arc::clone).collect()
+        });
+    }
+
+    /// Wakes tasks without holding the lock: a waker is foreign code, which may drop a turn.
+    fn tell(self, note: impl FnOnce(&mut Line, u64) -> Vec<Arc<Spot>>) {
+        let whom = self.turn.with_line(|line| {
+            line.in_flight = false;
+            note(line, self.number)
+        });
+        for spot in whom {
+            spot.look.notify_one();
         }
     }
 }
@@ -260,13 +284,12 @@ mod tests {
         let (lines, key) = (Lines::new(9), key());
         let head = lines.join(&key).unwrap();
         let early = lines.join(&key).unwrap();
-        let number = head.asking();
+        let question = head.asking();
         let late = lines.join(&key).unwrap();
-        head.answered(number);
+        question.answered();
         assert!(matches!(early.standing(), Standing::Answered));
         assert!(matches!(late.standing(), Standing::Unanswered));
-        let number = head.asking();
-        head.failed(number, Error::new(ErrorKind::Unavailable, "down"));
+        head.asking().failed(Error::new(ErrorKind::Unavailable, "down"));
         assert!(matches!(late.standing(), Standing::Failed(_)));
         let later = lines.join(&key).unwrap();
         assert!(matches!(later.standing(), Standing::Unanswered));

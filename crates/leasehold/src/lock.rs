@@ -110,7 +110,11 @@ impl Lock {
 
     /// Waits at most `wait`, and asks for the last time at the deadline; `None` = still held by somebody else.
     ///
-    /// Waiters for one key in one manager are served in the order of their calls. Only contention is waited for.
+    /// Waiters for one key in one manager are served in the order of their calls, and only the first of them asks the
+    /// store; one behind it that has an answer of those times out without asking. Only contention is waited for. A
+    /// store that does not answer can take up to two operation limits longer (5 s each, or a sixth of the ttl).
+    ///
+    /// A future that is neither polled nor dropped keeps those behind it waiting.
     ///
     /// # Errors
     ///
@@ -153,7 +157,6 @@ impl Lock {
     /// # Cancel safety
     ///
     /// If dropped, the work is dropped first and the lease given back in the background.
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn run<T>(&self, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<Option<Ran<T>>> {
         self.run_future(async move |lease| work(lease).await).await
     }
@@ -168,7 +171,6 @@ impl Lock {
     /// # Cancel safety
     ///
     /// As [`run`](Self::run).
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn run_future<T, F: Future<Output = T>>(
         &self,
         work: impl FnOnce(LeaseHandle) -> F,
@@ -203,7 +205,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); else as
+    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Indeterminate`] also if it
+    /// does not hold it now, but an earlier request of this call got no answer; else as
     /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
@@ -212,16 +215,20 @@ impl Lock {
     pub async fn release_by(&self, owner: &OwnerToken) -> Result<()> {
         let (engine, key) = (&self.engine, self.key()?);
         engine.check_open()?;
+        let limit = engine.limit(engine.check_ttl(self.ttl)?);
         let mut unanswered = 0;
-        let (_, found) = engine
-            .settle(Operation::Release, key, engine.limit(self.ttl), &mut unanswered, || {
-                engine.store().release(key, owner)
-            })
-            .await;
-        let found = found?;
-        engine.lines.ring(key);
-        // A repeat finds nothing where the first request was applied and its answer lost.
-        if found || unanswered > 0 { Ok(()) } else { Err(self.not_held(key, Operation::Release)) }
+        let release = || engine.store().release(key, owner);
+        let (_, found) = engine.settle(Operation::Release, key, limit, &mut unanswered, release).await;
+        if found? {
+            engine.lines.ring(key);
+            return Ok(());
+        }
+        if unanswered > 0 {
+            // The first request may have given it back, or the token never held it.
+            let error = Error::new(ErrorKind::Indeterminate, "the first answer was lost, and now it is not held");
+            return Err(engine.in_context(error, Operation::Release, Some(key)));
+        }
+        Err(self.not_held(key, Operation::Release))
     }
 
     /// Pushes the end of the lease that `owner` holds out to at least `ttl` from now, without taking it on.
@@ -268,20 +275,16 @@ impl Lock {
         let (engine, key) = (&self.engine, self.key()?);
         let ttl = engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
-        let request = Request {
-            engine,
-            key,
-            ttl,
-            renew: self.renew,
-            max_hold: self.max_hold,
-            holder: self.holder.as_ref(),
-        };
+        let request =
+            Request { engine, key, ttl, renew: self.renew, max_hold: self.max_hold, holder: self.holder.as_ref() };
         let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
         request.acquire(wait).instrument(span).await
     }
 
     async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
         let engine = &self.engine;
+        // Closing waits until the request is answered or undone.
+        let _ticket = engine.background.ticket();
         engine.check_open()?;
         let ttl = engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
@@ -302,7 +305,7 @@ impl Lock {
         let limit = engine.limit(ttl);
         let unsettled = &mut undo.unsettled;
         let (sent, grant) = engine
-            .settle(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim))
+            .settle_while_open(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim))
             .await;
         let Some(grant) = grant? else {
             return Err(self.not_held(key, Operation::Transfer));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -17,6 +18,7 @@ use crate::store::{
     Capabilities, Fencing, Holder, HolderInfo, Inspection, Listing, Page, Probe, Removed, Scope, SharedStore,
 };
 use crate::types::{DEFAULT_NAMESPACE, Key, OwnerToken, check_namespace};
+use crate::undo::late_requests;
 
 /// How long closing waits for running work to stop and for releases to be answered.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
@@ -24,7 +26,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Named locks over one store.
 ///
 /// A cheap handle: clones share everything, one renewal task included. Build it inside the runtime that lives longest:
-/// background work runs there. It needs a tokio runtime with time enabled.
+/// background work runs there. It needs a tokio runtime with time enabled, and one that is driven: on a current-thread
+/// runtime nothing is renewed or given back while no `block_on` runs.
 ///
 /// ```
 /// # use leasehold::{LockManager, store::memory::MemoryStore};
@@ -98,7 +101,6 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`Lock::run`].
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn with_lock<T>(&self, name: &str, work: impl AsyncFnOnce(LeaseHandle) -> T) -> Result<Ran<T>> {
         let ran = self.lock(name).wait(Wait::Forever).run(work).await?;
         // Without a deadline there is no end to the wait but a grant or an error.
@@ -114,7 +116,6 @@ impl LockManager {
     /// # Cancel safety
     ///
     /// As [`Lock::run`].
-    #[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
     pub async fn try_with_lock<T>(
         &self,
         name: &str,
@@ -236,18 +237,22 @@ impl LockManager {
     /// If dropped, the manager is closed all the same; only nobody waits for the background work.
     pub async fn close(&self, mode: Close) -> Result<()> {
         let engine = &self.engine;
-        let first = engine.start_closing(mode);
+        engine.start_closing(mode);
         for lease in engine.renewals.close() {
             let ended = lease.end(LostReason::Closed);
-            let scoped = lease.scoped.load(std::sync::atomic::Ordering::Acquire);
+            let scoped = lease.scoped.load(Ordering::Acquire);
             // Work is stopped by its scope, which gives the lease back afterwards.
-            if ended.is_ok() && !scoped && mode == Close::Release {
-                target(&lease).undo_in_background(lease.late_requests());
+            if ended.is_ok()
+                && !scoped
+                && engine.closing() == Some(Close::Release)
+                && !lease.given_back.swap(true, Ordering::AcqRel)
+            {
+                target(&lease).undo_in_background(late_requests(lease.unsettled, true));
             }
             engine.renewals.leave(&lease);
         }
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
-        if first && engine.leave_store() {
+        if engine.leave_store() {
             engine.ask(Operation::Close, None, engine.read_limit(), engine.store().close()).await?;
         }
         idle.map_err(|_| {
@@ -418,7 +423,8 @@ impl LockManagerBuilder {
     pub fn build(self) -> Result<LockManager> {
         let store = self.store.store();
         let capabilities = store.capabilities();
-        let refuse = |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
+        let refuse =
+            |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
         if capabilities.scope < self.scope {
             return refuse(
                 ErrorKind::Unsupported,
@@ -433,7 +439,10 @@ impl LockManagerBuilder {
         }
         check_namespace(&self.settings.namespace)?;
         if self.settings.operation_limit.is_zero() || self.settings.max_waiters == 0 {
-            return refuse(ErrorKind::InvalidConfig, "operation limit and number of waiters must be positive".to_owned());
+            return refuse(
+                ErrorKind::InvalidConfig,
+                "operation limit and number of waiters must be positive".to_owned(),
+            );
         }
         let manager = self.assemble();
         let ttl = manager.engine.check_ttl(manager.ttl())?;

@@ -66,7 +66,7 @@ event! {
         key: &'a Key,
         /// From the call to the grant.
         waited: Duration,
-        /// How often the store was asked for this grant by this call.
+        /// How often this call asked, repeats after an unknown outcome not counted.
         attempts: u32,
         /// The fencing token.
         fencing: Option<FencingToken>,

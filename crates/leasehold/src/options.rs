@@ -62,7 +62,9 @@ impl Renew {
         match self {
             Self::Every(interval) if interval.is_zero() || interval > ttl / 2 => Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("invalid renewal interval {interval:?}: it must be positive and at most half of the ttl {ttl:?}"),
+                format!(
+                    "invalid renewal interval {interval:?}: it must be positive and at most half of the ttl {ttl:?}"
+                ),
             )),
             _ => Ok(()),
         }
@@ -94,7 +96,7 @@ impl Margin {
 
     /// The margin for a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
-        ttl.mul_f64(self.share) + self.constant
+        ttl.mul_f64(self.share).saturating_add(self.constant)
     }
 }
 
@@ -146,12 +148,7 @@ impl Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self {
-            initial: Duration::from_millis(100),
-            max: Duration::from_secs(1),
-            factor: 2.0,
-            jitter: Jitter::random(),
-        }
+        Self { initial: Duration::from_millis(100), max: Duration::from_secs(1), factor: 2.0, jitter: Jitter::random() }
     }
 }
 
@@ -194,8 +191,8 @@ impl Pauses {
         let half = self.interval / 2;
         let pause = half + half.mul_f64(jitter.share());
         // In floats, because a large factor may leave the range of `Duration`.
-        let grown = (self.interval.as_secs_f64() * factor).min(max.as_secs_f64());
-        self.interval = Duration::from_secs_f64(grown);
+        let grown = Duration::try_from_secs_f64(self.interval.as_secs_f64() * factor);
+        self.interval = grown.map_or(*max, |grown| grown.min(*max));
         pause
     }
 
@@ -236,9 +233,12 @@ mod tests {
     #[test]
     fn bad_backoffs_and_intervals_are_refused() {
         let second = Duration::from_secs(1);
-        for (initial, max, factor) in
-            [(Duration::ZERO, second, 2.0), (second * 2, second, 2.0), (second, second, 0.9), (second, second, f64::NAN)]
-        {
+        for (initial, max, factor) in [
+            (Duration::ZERO, second, 2.0),
+            (second * 2, second, 2.0),
+            (second, second, 0.9),
+            (second, second, f64::NAN),
+        ] {
             assert_eq!(Backoff::new(initial, max, factor).unwrap_err().kind(), ErrorKind::InvalidConfig);
         }
         assert!(Backoff::new(second, second, 1.0).is_ok());

@@ -41,7 +41,6 @@ enum End<T> {
 }
 
 /// Runs `work` under the lease. Dropped, it drops the work first and then gives the lease back in the background.
-#[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
 pub(crate) async fn run<T, F: Future<Output = T>>(
     lease: Arc<Lease>,
     work: impl FnOnce(LeaseHandle) -> F,
@@ -50,7 +49,9 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
     let ticket = lease.engine.background.ticket();
     lease.scoped.store(true, Ordering::Release);
     let guard = LockGuard::new(Arc::clone(&lease));
-    match stop_on_loss(&lease, work(guard.handle())).await {
+    let handle = guard.handle();
+    // Started by the first poll, so that code before its first await is stopped and caught like the rest.
+    match stop_on_loss(&lease, async move { work(handle).await }).await {
         End::Returned(value) => {
             let release = release(&lease).await;
             drop((guard, ticket));
@@ -70,7 +71,6 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
     }
 }
 
-#[expect(clippy::future_not_send, reason = "as `Send` as the work is")]
 async fn stop_on_loss<T>(lease: &Lease, work: impl Future<Output = T>) -> End<T> {
     let mut work = pin!(work);
     let mut lost = pin!(lease.until_lost());

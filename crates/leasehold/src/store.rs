@@ -296,7 +296,8 @@ pub enum Wake {
     /// Owns a place in the store's own line, and fires when the lease was granted to this owner or the place is broken
     /// (at the latest after the claim's ttl if its connection died in silence). The engine then asks again with the
     /// same owner. Dropped before it fired, it leaves the line and gives back a grant that nobody has seen; dropped
-    /// after it fired, it does nothing.
+    /// after it fired, it does nothing. An answer to a later acquire or extend of that owner counts as seen, so leaving
+    /// has to go by the place, not by the owner: a place may be dropped after its owner was granted otherwise.
     Place(BoxFuture),
 }
 
@@ -309,9 +310,10 @@ impl fmt::Debug for Wake {
     }
 }
 
-/// A store shared by several managers, which is closed with the last of them.
+/// A store shared by several managers: the last one that is closed closes it.
 ///
-/// Everything that takes a store takes this: a store by value turns into it.
+/// Everything that takes a store takes this: a store by value turns into it. To share, clone this value: each conversion
+/// counts its managers by itself. A manager that is dropped without being closed leaves the store to its own drop.
 #[derive(Clone, Debug)]
 pub struct SharedStore {
     store: Arc<dyn Store>,

@@ -41,6 +41,3 @@ pub use self::fault::{Call, Fault, FaultStore};
 pub use self::history::{Conflict, History, Record, Violation};
 pub use self::residue::Residue;
 pub use self::scripted::ScriptedStore;
-
-#[doc(hidden)]
-pub use tokio as __tokio;

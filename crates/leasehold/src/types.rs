@@ -64,11 +64,7 @@ impl Key {
     /// The key that a store keeps as `stored`, seen from `namespace`; `None` if it lies outside of it or no key
     /// of ours can have that form.
     pub fn from_stored(namespace: &str, stored: &str) -> Option<Self> {
-        let name = if namespace.is_empty() {
-            stored
-        } else {
-            stored.strip_prefix(namespace)?.strip_prefix(':')?
-        };
+        let name = if namespace.is_empty() { stored } else { stored.strip_prefix(namespace)?.strip_prefix(':')? };
         Self::new(namespace, name).ok()
     }
 

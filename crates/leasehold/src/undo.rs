@@ -55,40 +55,48 @@ impl Drop for Undo {
             return;
         }
         if let Some(target) = self.target.take() {
-            target.undo_in_background(self.unsettled);
+            target.undo_in_background(late_requests(self.unsettled, self.stands));
         }
     }
 }
 
+/// How many requests may bring the lease into being after an undo was asked, what stands already included;
+/// 0 = none can come late.
+pub(crate) fn late_requests(unsettled: u32, stands: bool) -> u32 {
+    if unsettled == 0 { 0 } else { unsettled + u32::from(stands) }
+}
+
 impl Target {
     /// `false` if there is no runtime to do so: then the ttl ends what may stand.
-    pub(crate) fn undo_in_background(self, unsettled: u32) -> bool {
+    pub(crate) fn undo_in_background(self, late: u32) -> bool {
         if self.engine.is_forked() {
             return false;
         }
         let engine = Arc::clone(&self.engine);
         let ticket = engine.background.ticket();
         engine.background.spawn(async move {
-            self.undo(unsettled).await;
+            self.undo(late).await;
             drop(ticket);
         })
     }
 
-    async fn undo(self, unsettled: u32) {
+    async fn undo(self, late: u32) {
+        // Of several requests one may still be on its way when another's lease was found. A lease that has to go back
+        // to an earlier token is also found there when it never left.
+        let settled_if_found = late == 0 || (late == 1 && self.back_to.is_none());
         for pause in ASKS {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
             match self.ask().await {
-                // Found it; more than one request may have been on its way, though.
                 Ok(true) => {
                     self.engine.lines.ring(&self.key);
-                    if unsettled <= 1 {
+                    if settled_if_found {
                         return;
                     }
                 }
                 // Every request was answered, so none can come late.
-                Ok(false) if unsettled == 0 => return,
+                Ok(false) if late == 0 => return,
                 Ok(false) | Err(_) => {}
             }
         }

@@ -9,10 +9,10 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::lease::{Lease, Terms, deadline};
 use crate::line::{Standing, Turn};
 use crate::observe::{Acquired, Contended, Event};
-use crate::options::{Backoff, Pauses, Renew, Wait};
+use crate::options::{Pauses, Renew, Wait};
 use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
 use crate::types::{Key, OwnerToken};
-use crate::undo::{Target, Undo};
+use crate::undo::{Target, Undo, late_requests};
 
 /// One call for a lease.
 #[derive(Debug)]
@@ -86,19 +86,20 @@ impl Request<'_> {
                 () = engine.closed() => engine.check_open()?,
             }
         }
-        self.ask(Some(&turn), until, attempts).await
+        self.ask(Some(turn), until, attempts).await
     }
 
     /// Asks the store until it grants the lease or `until` has passed; at `until` for the last time.
     async fn ask(
         &self,
-        turn: Option<&Turn<'_>>,
+        turn: Option<Turn<'_>>,
         until: Option<Moment>,
         attempts: &mut u32,
     ) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
-        engine.check_open()?;
         let owner = OwnerToken::mint()?;
+        // Closing waits until what was sent is answered or undone; but not for a waiter that nobody polls.
+        let mut ticket = None;
         let mut undo = Undo::new(Target {
             engine: Arc::clone(engine),
             key: self.key.clone(),
@@ -109,35 +110,51 @@ impl Request<'_> {
         let mut armed: Option<Armed> = None;
         let mut naps = None;
         loop {
+            ticket.get_or_insert_with(|| engine.background.ticket());
+            engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
-            let number = turn.map(Turn::asking);
+            let question = turn.as_ref().map(Turn::asking);
             *attempts += 1;
             let (sent, answer) = self.ask_once(&owner, !last, &mut undo).await;
             let contention = match answer {
                 Ok(Attempt::Contended(contention)) => contention,
                 Ok(Attempt::Acquired(grant)) => {
-                    if let (Some(turn), Some(number)) = (turn, number) {
-                        turn.answered(number);
+                    undo.stands = true;
+                    if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
+                        // No grant, so no answer for those behind either: the next of them asks.
+                        drop(turn);
+                        return Err(give_back(engine, undo, self.key, self.ttl, &owner).await);
+                    }
+                    if let Some(question) = question {
+                        question.answered();
                     }
                     // A place that brought us here had to live until now.
                     drop(armed);
-                    return self.take(undo, &owner, sent, grant).await.map(Some);
+                    return self.take(undo, sent, grant).map(Some);
                 }
                 Err(error) => {
-                    if let (Some(turn), Some(number)) = (turn, number) {
-                        turn.failed(number, error.clone());
+                    if let Some(question) = question {
+                        question.failed(error.clone());
                     }
-                    return Err(error);
+                    let surely_nothing = undo.unsettled == 0 && !undo.stands;
+                    return Err(match error.kind() {
+                        // This request was not applied, but an earlier one may have been, or a place granted.
+                        ErrorKind::Unavailable if !surely_nothing => error.as_kind(ErrorKind::Indeterminate),
+                        _ => error,
+                    });
                 }
             };
-            if let (Some(turn), Some(number)) = (turn, number) {
-                turn.answered(number);
+            if let Some(question) = question {
+                question.answered();
             }
             if last {
                 return Ok(None);
             }
-            let naps = naps.get_or_insert_with(|| Naps::new(&engine.settings.backoff));
-            self.nap(turn, until, contention, &mut armed, &mut undo, naps).await?;
+            if undo.unsettled == 0 {
+                ticket = None;
+            }
+            let naps = naps.get_or_insert_with(|| Naps::new(engine));
+            self.nap(turn.as_ref(), until, contention, &mut armed, &mut undo, naps).await?;
         }
     }
 
@@ -147,7 +164,8 @@ impl Request<'_> {
         claim.holder = self.holder;
         let limit = engine.limit(self.ttl);
         let unsettled = &mut undo.unsettled;
-        engine.settle(Operation::Acquire, self.key, limit, unsettled, || engine.store().acquire(&claim)).await
+        let ask = || engine.store().acquire(&claim);
+        engine.settle_while_open(Operation::Acquire, self.key, limit, unsettled, ask).await
     }
 
     /// Sleeps until it is worth asking again: a wake-up, a release by this manager, a follower whose time is up, the
@@ -169,45 +187,33 @@ impl Request<'_> {
         }
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
-        let trusted = naps.misled < MISLED;
-        let rely_on_place = in_line && trusted;
-        let begun = engine.clock.now();
-        let advised = contention.retry_after.filter(|_| trusted).map(|remaining| remaining + Duration::from_millis(1));
-        let pause = match (trusted, rely_on_place) {
-            (false, _) => Some(naps.doubts.next()),
-            (true, true) => advised,
-            (true, false) => Some(advised.unwrap_or(Duration::MAX).min(naps.polls.next())),
-        };
-        let ask_at = pause.map(|pause| begun + pause).into_iter().chain(until).min();
-        let on_advice = tokio::select! {
-            () = fired(armed), if trusted => {
-                naps.polls.restart();
-                true
+        let started = engine.clock.now();
+        let retry = contention.retry_after.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
+        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(naps.pauses.next())) };
+        let ask_at = pause.map(|pause| started + pause);
+        let ask_at = ask_at.into_iter().chain(until).min();
+        tokio::select! {
+            () = fired(armed) => naps.woken(),
+            rung = called(turn, !in_line) => if rung { naps.woken() },
+            () = sleep_until(engine, ask_at) => {}
+            () = engine.closed() => engine.check_open()?,
+        }
+        let ended = engine.clock.now();
+        if let Some(pause) = naps.penalty(ended.since(started)) {
+            let ask_at = Some(ended + pause).into_iter().chain(until).min();
+            tokio::select! {
+                () = sleep_until(engine, ask_at) => {}
+                () = engine.closed() => engine.check_open()?,
             }
-            rung = called(turn, !rely_on_place) => {
-                if rung {
-                    naps.polls.restart();
-                }
-                return Ok(());
-            }
-            () = sleep_until(engine, ask_at) => pause == advised,
-            () = engine.closed() => return engine.check_open(),
-        };
-        naps.slept(trusted, on_advice && engine.clock.now().since(begun) < HASTY);
+        }
         Ok(())
     }
 
-    /// Makes a lease of a grant, or gives it back if it came too late or the manager was closed meanwhile.
-    async fn take(&self, mut undo: Undo, owner: &OwnerToken, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
-        let engine = self.engine;
-        undo.stands = true;
-        if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
-            return Err(give_back(engine, undo, self.key, self.ttl, owner).await);
-        }
+    /// Makes a lease of a grant, unless the manager was closed meanwhile.
+    fn take(&self, undo: Undo, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
+        self.engine.check_open()?;
         let unsettled = undo.unsettled;
-        let terms = Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled };
-        engine.check_open()?;
-        adopt(undo, sent, grant, &terms)
+        adopt(undo, sent, grant, &Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled })
     }
 }
 
@@ -221,7 +227,8 @@ pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Re
         return Ok(lease);
     }
     // Closed between the question and the answer.
-    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }.undo_in_background(terms.unsettled);
+    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }
+        .undo_in_background(late_requests(terms.unsettled, true));
     engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
 }
 
@@ -238,42 +245,48 @@ async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, ow
     Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and is being given back")
 }
 
-/// A nap shorter than this, ended on the store's advice, is a hasty one.
-const HASTY: Duration = Duration::from_millis(50);
-
-/// After so many hasty naps in a row the store's advice is not heard for one pause: its hints may come from a
-/// connection that is gone, its places may all be broken, or the lease may always be about to end.
-const MISLED: u32 = 8;
-
-/// How one waiter sleeps between its questions.
-#[derive(Debug)]
-struct Naps {
-    /// Between polls.
-    polls: Pauses,
-    /// While the store's advice is not heard.
-    doubts: Pauses,
-    /// How many hasty naps in a row led to nothing.
-    misled: u32,
-}
-
-impl Naps {
-    fn new(backoff: &Backoff) -> Self {
-        Self { polls: backoff.pauses(), doubts: backoff.pauses(), misled: 0 }
-    }
-
-    fn slept(&mut self, trusted: bool, hasty: bool) {
-        self.misled = if trusted && hasty { self.misled + 1 } else { 0 };
-        if trusted && !hasty {
-            self.doubts.restart();
-        }
-    }
-}
-
 /// A wake-up that the store armed.
 #[derive(Debug)]
 struct Armed {
     wake: Wake,
     spent: bool,
+}
+
+/// A nap shorter than this brought nothing new.
+const SHORT_NAP: Duration = Duration::from_millis(2);
+
+/// So many short naps in a row are taken for a busy lock; more, for a wake-up that fires for nothing.
+const SHORT_NAPS: u32 = 16;
+
+/// How long the naps of one waiter are.
+#[derive(Debug)]
+struct Naps {
+    pauses: Pauses,
+    short: u32,
+}
+
+impl Naps {
+    fn new(engine: &Engine) -> Self {
+        Self { pauses: engine.settings.backoff.pauses(), short: 0 }
+    }
+
+    /// It was woken, so polling starts over, unless wake-ups have proved worthless.
+    fn woken(&mut self) {
+        if self.short < SHORT_NAPS {
+            self.pauses.restart();
+        }
+    }
+
+    /// How long to sleep on after a nap of this length, so that a wake-up that always fires does not become a spin.
+    fn penalty(&mut self, nap: Duration) -> Option<Duration> {
+        self.short = if nap < SHORT_NAP { self.short + 1 } else { 0 };
+        if self.short <= SHORT_NAPS {
+            return None;
+        }
+        // Counted on from here, so that one long sleep does not clear it.
+        self.short = SHORT_NAPS;
+        Some(self.pauses.next())
+    }
 }
 
 async fn fired(armed: &mut Option<Armed>) {

@@ -155,7 +155,8 @@ async fn an_extend_is_not_sent_for_a_lease_that_was_lost_while_it_waited_its_tur
 
 #[tokio::test(start_paused = true)]
 async fn lost_comes_at_the_deadline_whatever_the_network_does() {
-    for fault in [Fault::hang(), Fault::fail(ErrorKind::Unavailable), Fault::lose_reply(), Fault::delay_reply(secs(40))] {
+    for fault in [Fault::hang(), Fault::fail(ErrorKind::Unavailable), Fault::lose_reply(), Fault::delay_reply(secs(40))]
+    {
         let rig = Rig::new();
         let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
         rig.store.outage(fault);
@@ -281,11 +282,14 @@ async fn every_end_has_its_reason() {
     assert!(rig.is_free("closed").await);
     // Ends that the holder chose are no losses.
     let lost: Vec<_> = rig.seen.notes().into_iter().filter(|note| matches!(note, Note::Lost(..))).collect();
-    assert_eq!(lost, [
-        Note::Lost("connection".into(), LostReason::ConnectionLost),
-        Note::Lost("removed".into(), LostReason::NotHeld),
-        Note::Lost("closed".into(), LostReason::Closed),
-    ]);
+    assert_eq!(
+        lost,
+        [
+            Note::Lost("connection".into(), LostReason::ConnectionLost),
+            Note::Lost("removed".into(), LostReason::NotHeld),
+            Note::Lost("closed".into(), LostReason::Closed),
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -99,7 +99,9 @@ async fn a_batch_that_hangs_delays_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_survives_failures_that_end_before_its_deadline() {
-    for fault in [Fault::fail(ErrorKind::Unavailable), Fault::lose_reply(), Fault::hang(), Fault::fail(ErrorKind::Rejected)] {
+    for fault in
+        [Fault::fail(ErrorKind::Unavailable), Fault::lose_reply(), Fault::hang(), Fault::fail(ErrorKind::Rejected)]
+    {
         let rig = Rig::new();
         let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
         rig.store.outage(fault);
@@ -166,7 +168,11 @@ async fn renewal_stops_with_the_guard() {
             _ => {}
         }
         sleep(ms(fastrand::u64(80..120))).await;
-        if round % 2 == 0 { guard.release().await.unwrap() } else { drop(guard) }
+        if round % 2 == 0 {
+            guard.release().await.unwrap()
+        } else {
+            drop(guard)
+        }
         settle().await;
         rig.store.heal();
         assert!(rig.is_free("k").await, "round {round}");
@@ -254,7 +260,11 @@ async fn a_claim_that_fails_in_a_batch_fails_alone() {
             answers.map(|answers| {
                 let failed = |name: &str| name == "k1";
                 let one = |(claim, answer): (&leasehold::store::Claim<'_>, _)| {
-                    if failed(claim.key.name()) { Err(Error::new(ErrorKind::Unavailable, "slot moved")) } else { answer }
+                    if failed(claim.key.name()) {
+                        Err(Error::new(ErrorKind::Unavailable, "slot moved"))
+                    } else {
+                        answer
+                    }
                 };
                 claims.iter().zip(answers).map(one).collect()
             })

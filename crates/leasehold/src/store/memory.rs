@@ -14,7 +14,7 @@ use crate::clock::{Clock, Moment, wall_now};
 use crate::error::Result;
 use crate::store::{
     Attempt, Capabilities, Claim, Contention, Entry, Fencing, Grant, Holder, Inspection, Listing, Page, Probe, Removed,
-    Scope, Store, Wake, Waiting,
+    Scope, Store, Waiting, Wake,
 };
 use crate::types::{FencingToken, Key, OwnerToken};
 
@@ -121,7 +121,9 @@ impl Store for MemoryStore {
         let now = self.0.clock.now();
         let wall = wall_now();
         let mut table = self.0.table.lock();
-        let Some(lease) = table.settled(key, now, &mut fired) else { return Ok(None) };
+        let Some(lease) = table.settled(key, now, &mut fired) else {
+            return Ok(None);
+        };
         if expected.is_some_and(|expected| lease.owner != *expected) {
             return Ok(None);
         }
@@ -185,9 +187,8 @@ impl MemoryStore {
             lease.seen();
             return Attempt::Acquired(lease.grant(now));
         }
-        let mut contention = Contention::new()
-            .retry_after(lease.ends.since(now))
-            .holder(holder(lease, now, wall_now()));
+        let mut contention =
+            Contention::new().retry_after(lease.ends.since(now)).holder(holder(lease, now, wall_now()));
         if claim.waits
             && let Some((ticket, signal)) = table.stand_in_line(claim)
         {

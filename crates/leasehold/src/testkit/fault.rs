@@ -14,8 +14,8 @@ use crate::types::{Key, OwnerToken};
 
 mod plan;
 
-use self::plan::{Effect, Plan};
 pub use self::plan::{Call, Fault};
+use self::plan::{Effect, Plan};
 
 /// Stands in front of a store and does to the calls what it was told to.
 ///
@@ -96,7 +96,9 @@ impl FaultStore {
         fault: Option<Fault>,
         request: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let Some(Fault { effect, silent, .. }) = fault else { return request.await };
+        let Some(Fault { effect, silent, .. }) = fault else {
+            return request.await;
+        };
         match effect {
             Effect::Delay(duration) => {
                 let (reply, answer) = oneshot::channel();

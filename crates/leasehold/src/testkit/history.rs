@@ -169,10 +169,7 @@ mod tests {
     #[test]
     fn a_lawful_history_has_no_violation() {
         assert_eq!(violations(&[]), []);
-        assert_eq!(
-            violations(&[("a", 1, 1, 0, 10), ("a", 1, 1, 5, 20), ("b", 2, 2, 5, 15), ("a", 3, 3, 20, 30)]),
-            []
-        );
+        assert_eq!(violations(&[("a", 1, 1, 0, 10), ("a", 1, 1, 5, 20), ("b", 2, 2, 5, 15), ("a", 3, 3, 20, 30)]), []);
         // Recorded in the order in which they ended up in the list, not in that of time.
         assert_eq!(violations(&[("a", 2, 2, 20, 30), ("a", 1, 1, 0, 20)]), []);
         // No tokens, and an empty belief inside that of another.
@@ -200,10 +197,10 @@ mod tests {
         assert_eq!(violations(&[("a", 1, 7, 0, 10), ("a", 2, 7, 10, 20)]), [('f', 1, 2)]);
         assert_eq!(violations(&[("a", 1, 7, 0, 10), ("a", 2, 9, 10, 20), ("a", 3, 8, 30, 40)]), [('f', 2, 3)]);
         // The same holder with an older token, and a reset.
-        assert_eq!(violations(&[("a", 1, 7, 0, 10), ("a", 1, 6, 5, 20), ("a", 2, 1, 30, 40)]), [
-            ('f', 1, 1),
-            ('f', 1, 2)
-        ]);
+        assert_eq!(
+            violations(&[("a", 1, 7, 0, 10), ("a", 1, 6, 5, 20), ("a", 2, 1, 30, 40)]),
+            [('f', 1, 1), ('f', 1, 2)]
+        );
         // Each key counts for itself.
         assert_eq!(violations(&[("a", 1, 7, 0, 10), ("b", 2, 1, 0, 10)]), []);
     }

@@ -18,11 +18,7 @@ impl Residue {
     /// What `manager` holds on to now.
     pub fn of(manager: &LockManager) -> Self {
         let engine = manager.engine();
-        Self {
-            lines: engine.lines.len(),
-            leases: engine.renewals.len(),
-            background: engine.background.running(),
-        }
+        Self { lines: engine.lines.len(), leases: engine.renewals.len(), background: engine.background.running() }
     }
 
     /// Whether there is nothing.

@@ -23,12 +23,7 @@ pub(crate) struct BentStore {
 
 impl BentStore {
     pub(crate) fn new(memory: MemoryStore) -> Self {
-        Self {
-            memory,
-            wakes: true,
-            acquire: Box::new(|_, attempt| attempt),
-            extend: Box::new(|_, answers| answers),
-        }
+        Self { memory, wakes: true, acquire: Box::new(|_, attempt| attempt), extend: Box::new(|_, answers| answers) }
     }
 
     /// Nobody stands in the store's line, and nobody is woken.

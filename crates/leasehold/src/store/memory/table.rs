@@ -151,7 +151,9 @@ impl Table {
     /// Ends the lease of a key and grants it to the head of the line.
     pub(super) fn remove_lease(&mut self, key: &Key, now: Moment, fired: &mut Fired) {
         let fencing = FencingToken::new(self.last_fence + 1);
-        let Some(spot) = self.spots.get_mut(key) else { return };
+        let Some(spot) = self.spots.get_mut(key) else {
+            return;
+        };
         let Some(mut waiter) = spot.line.pop_front() else {
             self.spots.remove(key);
             return;
@@ -164,7 +166,9 @@ impl Table {
     }
 
     fn leave_line(&mut self, key: &Key, is: impl Fn(&Waiter) -> bool, fired: &mut Fired) {
-        let Some(spot) = self.spots.get_mut(key) else { return };
+        let Some(spot) = self.spots.get_mut(key) else {
+            return;
+        };
         if let Some(waiter) = spot.line.iter().position(is).and_then(|at| spot.line.remove(at)) {
             fired.push(waiter);
         }

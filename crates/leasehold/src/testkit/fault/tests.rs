@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock::Clock;
-use crate::store::memory::MemoryStore;
 use crate::store::Tie;
+use crate::store::memory::MemoryStore;
 
 const TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,10 +62,11 @@ async fn a_delayed_reply_arrives() {
     let (store, key, owner) = fixture();
     store.once(Operation::Acquire, Fault::delay(SECOND));
     store.once(Operation::Release, Fault::delay_reply(SECOND));
-    let begin = tokio::time::Instant::now();
+    let clock = Clock::tokio();
+    let begin = clock.now();
     assert!(acquire(&store, &key, &owner).await.is_ok());
     assert!(store.release(&key, &owner).await.unwrap());
-    assert_eq!(begin.elapsed(), SECOND * 2);
+    assert_eq!(clock.now().since(begin), SECOND * 2);
 }
 
 #[tokio::test(start_paused = true)]

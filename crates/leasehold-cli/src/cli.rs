@@ -1,0 +1,232 @@
+//! The command line: what can be said, and how it is explained.
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit;
+use crate::output;
+
+/// Only one of many processes does it: leases with a holder, an end and a fencing token.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(disable_help_subcommand = true, infer_subcommands = false)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./import.sh          wait for whoever runs it now, then run it
+  leasehold run nightly -n --skip-ok -- ./x.sh  skip it if it runs already (cron)
+  leasehold show nightly                        who holds it, since when, how long still
+  leasehold list                                everything that is held
+
+Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable, 64 usage, 78 configuration.";
+
+/// Options that every subcommand takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Global {
+    /// Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]
+    #[arg(short, long, global = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Prefix of every key, so that two systems can share a store; empty = the exact key
+    /// [env: LEASEHOLD_NAMESPACE] [default: leasehold]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Say nothing about waiting and busy keys: the exit code tells
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say which store, which lease and what happens to it
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Hold KEY while CMD runs: renew the lease, stop CMD before it ends, give it back afterwards
+    Run(Run),
+    /// Tell who holds KEY; exit code 1 if nobody does
+    Show(Show),
+    /// List what is held
+    List(List),
+    /// Print the version
+    Version,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./import.sh
+  leasehold run nightly -w 10m --max-runtime 2h -- ./import.sh --full
+  leasehold run report -n --skip-ok -- sh -c 'make report | mail -s report ops'
+
+Durations: 500ms, 1.5s, 30s, 2m, 1h30m; a bare number is seconds.
+CMD gets its own process group and LEASEHOLD_KEY, LEASEHOLD_FENCING_TOKEN and more in its environment.";
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub(crate) struct Run {
+    /// The name of the lock
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+    /// Do not wait: exit with 75 if somebody else holds KEY
+    #[arg(short, long, conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait at most this long, then exit with 75; 0 = -n [env: LEASEHOLD_WAIT] [default: for ever]
+    #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) wait: Option<String>,
+    /// Exit with N instead of 75 if KEY is busy
+    #[arg(short = 'E', long, value_name = "N", value_parser = clap::value_parser!(u8), allow_hyphen_values = true)]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// Exit with 0 if KEY is busy (the same as -E 0)
+    #[arg(long, conflicts_with = "conflict_exit_code")]
+    pub(crate) skip_ok: bool,
+    /// How long the lease outlives a crash of this process [env: LEASEHOLD_TTL] [default: 30s]
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) ttl: Option<String>,
+    /// Renew this often, at most half of the ttl [default: a third of the ttl]
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true, conflicts_with = "no_renew")]
+    pub(crate) renew_every: Option<String>,
+    /// Never renew: CMD is stopped before the ttl ends
+    #[arg(long)]
+    pub(crate) no_renew: bool,
+    /// How long before the lease's end CMD gets TERM, so that KILL at the end finds nothing
+    /// [default: 10s, or half of what ttl and renewal leave]
+    #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<String>,
+    /// Stop CMD after this long and exit with 124
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) max_runtime: Option<String>,
+    /// Why the key is held, for whoever finds it busy
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Something else to tell about the holder; may be given several times
+    #[arg(long, value_name = "K=V")]
+    pub(crate) label: Vec<String>,
+    /// Tell nobody the host, the process and the command
+    #[arg(long)]
+    pub(crate) no_holder_info: bool,
+    /// Refuse a store whose exclusion does not reach this far
+    #[arg(long, value_name = "SCOPE")]
+    pub(crate) require_scope: Option<Reach>,
+    /// Refuse a store without fencing tokens that grow over restarts
+    #[arg(long)]
+    pub(crate) require_fencing: bool,
+    /// What to run
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// How far exclusion has to reach.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Reach {
+    /// Between the processes of one machine
+    Host,
+    /// Between machines
+    Network,
+}
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  leasehold show nightly
+  leasehold show nightly --json";
+
+#[derive(Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(crate) struct Show {
+    /// The name of the lock
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+    /// Print one JSON object, schema leasehold.show/1
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  leasehold list
+  leasehold list import: --json
+  leasehold list deploy --exit-code -q && echo 'a deployment is under way'";
+
+#[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(crate) struct List {
+    /// Only keys that start with this
+    #[arg(value_name = "PREFIX")]
+    pub(crate) prefix: Option<OsString>,
+    /// Print one JSON object per line, schema leasehold.list/1
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Exit with 1 if nothing is held
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+}
+
+/// Parses the command line; help, the version and mistakes are printed here and answer with the code to leave with.
+pub(crate) fn parse() -> Result<Cli, u8> {
+    Cli::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string()).map_or_else(
+            |failure| {
+                output::tell(&failure.to_string());
+                failure.code
+            },
+            |()| exit::DONE,
+        ),
+        // `leasehold` alone: the whole help tells more than a complaint.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            output::tell_raw(&error.to_string());
+            exit::USAGE
+        }
+        _ => {
+            output::tell(&mistake(&error.to_string()));
+            exit::USAGE
+        }
+    })
+}
+
+/// A complaint of the parser as one line that ends with where to look.
+fn mistake(rendered: &str) -> String {
+    let complaint = rendered.split("\n\nUsage:").next().unwrap_or(rendered);
+    let complaint = complaint.split("\n\nFor more information").next().unwrap_or(complaint);
+    let complaint = complaint.replace("\n\n", "; ");
+    let line = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    let usage = rendered.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
+    match usage {
+        Some(usage) => format!("{line}; usage: {usage}"),
+        None => format!("{line}; see leasehold --help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_subcommand_has_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "version") {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("leasehold "), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn mistakes_are_one_line() {
+        for arguments in [&["run", "k"][..], &["run", "k", "-E", "600", "--", "true"], &["run", "--nope"], &["x\ny"]] {
+            let error = Cli::try_parse_from(["leasehold"].iter().chain(arguments)).unwrap_err();
+            let line = mistake(&error.to_string());
+            assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What `run` tells about a key that is busy, a lease that was acquired, and a lease that was lost.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use leasehold::clock::{Clock, Moment};
+use leasehold::observe::{Event, Observer};
+use leasehold::store::Holder;
+use leasehold::{ErrorKind, LockGuard, LockManager, LostReason, Renew, Wait};
+
+use crate::child::{Cause, Ending, Limits};
+use crate::config::Settings;
+use crate::exit;
+use crate::output;
+
+/// The renewals that failed since the last one that did not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Renewals(Arc<Mutex<Option<Failures>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    count: u32,
+    since: Timestamp,
+    latest: ErrorKind,
+}
+
+impl Observer for Renewals {
+    fn observe(&self, event: &Event<'_>) {
+        let Ok(mut failures) = self.0.lock() else {
+            return;
+        };
+        match event {
+            Event::Renewed(_) => *failures = None,
+            Event::RenewalFailed(failed) => {
+                let earlier = failures.unwrap_or(Failures { count: 0, since: Timestamp::now(), latest: failed.kind });
+                *failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The block for a key that somebody else holds.
+pub(super) fn busy(
+    settings: &Settings,
+    manager: &LockManager,
+    name: &str,
+    wait: Wait,
+    code: u8,
+    holder: Option<Holder>,
+) -> String {
+    let waited = match wait {
+        Wait::UpTo(wait) => format!("still held after {}", output::precise(wait)),
+        _ => "held".to_owned(),
+    };
+    let longer = match wait {
+        Wait::UpTo(wait) => format!("wait longer: -w {}", output::precise(wait.saturating_mul(10))),
+        _ => "wait for it: -w 30s".to_owned(),
+    };
+    let described = match &holder {
+        Some(holder) => output::holder_block(holder),
+        None => "  holder   given back just now\n".to_owned(),
+    };
+    let end = match holder.and_then(|holder| holder.remaining) {
+        Some(left) => format!("  if that holder is dead, its lease ends by itself in {}\n", output::words(left)),
+        None => String::new(),
+    };
+    format!(
+        "leasehold: busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
+         look     leasehold{} show {}        {longer}\n{end}",
+        settings.place(),
+        manager.namespace(),
+        settings.options_again(),
+        output::quoted(name),
+    )
+}
+
+/// The line for a lease that was acquired, for those who asked for it.
+pub(super) fn acquired(
+    settings: &Settings,
+    manager: &LockManager,
+    guard: &LockGuard,
+    waited: Duration,
+    limits: Limits,
+) -> String {
+    let fencing = guard.fencing_token().map_or_else(|| "none".to_owned(), |token| token.to_string());
+    format!(
+        "acquired \"{}\" after {}: fencing token {fencing}, ttl {}, TERM {} before its end; store {}  namespace {}",
+        guard.key(),
+        output::precise(waited),
+        output::precise(manager.ttl()),
+        output::precise(limits.kill_after),
+        settings.place(),
+        manager.namespace()
+    )
+}
+
+/// The block for a lease that was lost while the command ran.
+pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Ending) -> String {
+    let what = match ending.cause {
+        Some(Cause::Lost(LostReason::Expired)) => "ended while nobody could renew it",
+        Some(Cause::Lost(_)) => "is not held any more",
+        _ if renew == Renew::Off => "ends and is not renewed (--no-renew)",
+        _ => "could not be renewed",
+    };
+    let failures = renewals.0.lock().ok().and_then(|failures| *failures);
+    let why = match (ending.cause, failures) {
+        (Some(Cause::Lost(LostReason::Expired)), None) => {
+            "this process or the machine stood still past the lease's end".to_owned()
+        }
+        (Some(Cause::Lost(reason)), None) => format!("the store says: {reason}"),
+        (_, Some(Failures { count, since, latest })) => {
+            let times = if count == 1 { "renewal" } else { "renewals" };
+            format!("{count} {times} failed since {}: {latest}", since.strftime("%H:%M:%SZ"))
+        }
+        (_, None) if renew == Renew::Off => "its ttl was over: raise --ttl, or let it be renewed".to_owned(),
+        (_, None) => "no renewal was confirmed in time".to_owned(),
+    };
+    let (end, gone) = (wall(ending.lease_end), wall(ending.gone));
+    let effect = match ending.cause {
+        Some(Cause::Lost(reason)) if reason != LostReason::Expired => {
+            format!("somebody else may have held the key since the last renewal; the job was gone at {gone}")
+        }
+        _ if ending.gone < ending.lease_end => {
+            format!("nobody else could hold the key before {end}; the job was gone at {gone}")
+        }
+        _ => format!("somebody else may have held the key since {end}; the job was gone at {gone}"),
+    };
+    format!(
+        "leasehold: lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n",
+        stopped(ending),
+        exit::LOST
+    )
+}
+
+/// `TERM sent to group 9021, gone after 1.2s`.
+pub(super) fn stopped(ending: &Ending) -> String {
+    let Some(stopping) = ending.stopping else {
+        return "nothing of it was left".to_owned();
+    };
+    let after = output::precise(ending.gone.since(stopping));
+    let signals = match (ending.warned, ending.killed) {
+        (true, true) => "TERM and KILL",
+        (false, true) => "KILL",
+        _ => "TERM",
+    };
+    format!("{signals} sent to group {}, gone after {after}", ending.group)
+}
+
+/// A moment by the wall clock, for people.
+fn wall(moment: Moment) -> String {
+    let now = Clock::system().now();
+    let signed = |length: Duration| SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
+    let time = Timestamp::now()
+        .checked_add(signed(moment.since(now)))
+        .and_then(|time| time.checked_sub(signed(now.since(moment))))
+        .unwrap_or(Timestamp::MAX);
+    time.strftime("%H:%M:%S%.1fZ").to_string()
+}

@@ -1,0 +1,90 @@
+//! What was asked of `run`, checked as far as it can be before anything is touched.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use leasehold::{Margin, Renew, Wait};
+
+use crate::child::Limits;
+use crate::cli::Run;
+use crate::config::{self, Settings};
+use crate::exit::{self, Failure};
+use crate::output;
+
+/// The longest grace that is chosen for a command that was given none.
+const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
+
+/// What was asked for, checked as far as it can be without the store.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) name: &'a str,
+    pub(super) command: &'a [OsString],
+    pub(super) wait: Wait,
+    pub(super) busy_code: u8,
+    pub(super) ttl: Option<Duration>,
+    pub(super) renew: Renew,
+    pub(super) kill_after: Option<Duration>,
+    pub(super) max_runtime: Option<Duration>,
+    pub(super) label: Option<String>,
+    pub(super) arguments: &'a Run,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn new(settings: &Settings, arguments: &'a Run) -> Result<Self, Failure> {
+        let renew = match config::length("--renew-every", arguments.renew_every.as_deref())? {
+            _ if arguments.no_renew => Renew::Off,
+            Some(Duration::ZERO) => {
+                return Err(Failure::new(exit::USAGE, "invalid --renew-every: it is zero: say --no-renew for never"));
+            }
+            Some(interval) => Renew::Every(interval),
+            None => Renew::Automatic,
+        };
+        let max_runtime = config::length("--max-runtime", arguments.max_runtime.as_deref())?;
+        if max_runtime == Some(Duration::ZERO) {
+            return Err(Failure::new(exit::USAGE, "invalid --max-runtime: it is zero: leave it out for no limit"));
+        }
+        if let Some(label) = arguments.label.iter().find(|label| !label.contains('=') || label.starts_with('=')) {
+            let label = output::clean(label);
+            return Err(Failure::new(exit::USAGE, format!("invalid --label \"{label}\": write it as name=value")));
+        }
+        Ok(Self {
+            name: config::key_name(&arguments.key)?,
+            command: &arguments.command,
+            wait: config::wait(arguments.nonblock, arguments.wait.as_deref())?,
+            busy_code: if arguments.skip_ok { 0 } else { arguments.conflict_exit_code.unwrap_or(exit::BUSY) },
+            ttl: settings.ttl(arguments.ttl.as_deref())?,
+            renew,
+            kill_after: config::length("--kill-after", arguments.kill_after.as_deref())?,
+            max_runtime,
+            label: (!arguments.label.is_empty()).then(|| arguments.label.join(" ")),
+            arguments,
+        })
+    }
+
+    /// The limits of the job. The grace has to fit between the last renewal that can fail and the lease's end.
+    pub(super) fn limits(&self, ttl: Duration) -> Result<Limits, Failure> {
+        let interval = match self.renew {
+            Renew::Every(interval) => interval,
+            Renew::Off => Duration::ZERO,
+            _ => ttl / 3,
+        };
+        let room = ttl.saturating_sub(interval).saturating_sub(Margin::default().of(ttl));
+        let kill_after = match self.kill_after {
+            Some(kill_after) if kill_after >= room => {
+                return Err(Failure::new(
+                    exit::CONFIG,
+                    format!(
+                        "--kill-after {} leaves no time to run: with a ttl of {} it must be below {}: \
+                         shorten it, or raise --ttl",
+                        output::precise(kill_after),
+                        output::precise(ttl),
+                        output::precise(room)
+                    ),
+                ));
+            }
+            Some(kill_after) => kill_after,
+            None => DEFAULT_KILL_AFTER.min(room / 2),
+        };
+        Ok(Limits { kill_after, max_runtime: self.max_runtime })
+    }
+}

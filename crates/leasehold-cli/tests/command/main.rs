@@ -1,0 +1,19 @@
+//! The command as its users meet it: the real binary, real files, real processes, real signals.
+
+#![allow(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it has to be, and says what it skips"
+)]
+
+mod answers;
+mod codes;
+mod input;
+mod lifetime;
+mod outage;
+mod passing;
+mod secrets;
+mod signals;
+#[path = "../support/process.rs"]
+mod support;
+mod waiting;

@@ -1,0 +1,157 @@
+//! The thread that alone touches the file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::file::LeaseFile;
+use super::host::Host;
+use super::limit::Limit;
+use super::queue::{End, Ending, Next, Queue, Task, Urgency, broken};
+use super::watch::Watches;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A handle on the thread; the thread ends with it, after the jobs that it was given.
+#[derive(Debug)]
+pub(super) struct StoreThread {
+    queue: Arc<Queue>,
+    ended: watch::Receiver<()>,
+    process: u32,
+}
+
+impl StoreThread {
+    /// Starts the thread and opens the file on it.
+    pub(super) async fn start(path: PathBuf, host: Host, patience: Duration) -> Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let (running, ended) = watch::channel(());
+        let (reply, opened) = oneshot::channel();
+        let handle = Self { queue: Arc::clone(&queue), ended, process: std::process::id() };
+        let body = move || {
+            let _running = running;
+            let queue = Ending(queue);
+            let mut worker = Worker { path, host, file: None, limit: Limit::default(), watches: Watches::new() };
+            worker.limit.set(Clock::system().now() + patience);
+            let answer = worker.file().map(drop);
+            let usable = answer.is_ok();
+            if reply.send(answer).is_ok() && usable {
+                worker.serve(&queue.0);
+            }
+        };
+        thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(body).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "cannot start a thread for the file").with_source(error)
+        })?;
+        opened.await.unwrap_or_else(|_| Err(broken(ErrorKind::Unavailable)))?;
+        Ok(handle)
+    }
+
+    /// Has `work` done on the thread. `patience` is how long it may wait for other processes, from now on.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        urgency: Urgency,
+        patience: Duration,
+        work: impl FnOnce(&mut Worker) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if std::process::id() != self.process {
+            // A fork copies the handle but not the thread, and SQLite forbids to use the parent's connection.
+            let message = "this store belongs to the parent process: open one after the fork";
+            return Err(Error::new(ErrorKind::Closed, message));
+        }
+        let (reply, answer) = oneshot::channel();
+        let until = Clock::system().now() + patience;
+        self.queue.push(urgency, Box::new(Task { work, reply, until, always: urgency == Urgency::Must }))?;
+        // Left without an answer only by a panic in the very job.
+        answer.await.unwrap_or_else(|_| Err(broken(ErrorKind::Indeterminate)))
+    }
+
+    /// Has the thread end after the jobs that it was given, and waits for that.
+    pub(super) async fn close(&self) {
+        if std::process::id() == self.process {
+            self.queue.end(End::Closed);
+            let mut ended = self.ended.clone();
+            while ended.changed().await.is_ok() {}
+        }
+    }
+}
+
+impl Drop for StoreThread {
+    fn drop(&mut self) {
+        // In a forked child the queue's lock may have been copied in a locked state.
+        if std::process::id() == self.process {
+            self.queue.end(End::Closed);
+        }
+    }
+}
+
+/// What the thread works with.
+#[derive(Debug)]
+pub(super) struct Worker {
+    path: PathBuf,
+    host: Host,
+    file: Option<LeaseFile>,
+    pub(super) limit: Limit,
+    pub(super) watches: Watches,
+}
+
+impl Worker {
+    /// The file that the path leads to at this moment.
+    pub(super) fn file(&mut self) -> Result<(&LeaseFile, &Host)> {
+        let file = match self.file.take() {
+            Some(file) if file.is_current() => file,
+            _ => {
+                // Whatever they waited for went with the file that was there.
+                self.watches.wake_all();
+                LeaseFile::open(&self.path, &self.host, &self.limit)?
+            }
+        };
+        Ok((self.file.insert(file), &self.host))
+    }
+
+    fn serve(&mut self, queue: &Queue) {
+        loop {
+            let now = Clock::system().now();
+            let due = self.watches.due();
+            if due.is_some_and(|due| due <= now) {
+                self.look(now);
+                continue;
+            }
+            match queue.next(due.map(|due| due.since(now))) {
+                Next::Job(job) => job.run(self),
+                Next::Idle => {}
+                Next::Ended => return,
+            }
+        }
+    }
+
+    fn look(&mut self, now: Moment) {
+        // A look never waits: there will be another one.
+        self.limit.set(now);
+        match &self.file {
+            Some(file) if file.is_current() => self.watches.look(file, &self.host),
+            _ => self.watches.wake_all(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handle_that_a_fork_copied_is_inert() {
+        let directory = tempfile::tempdir().unwrap();
+        let host = Host::present().unwrap();
+        let patience = Duration::from_secs(4);
+        let mut thread = StoreThread::start(directory.path().join("leases.db"), host, patience).await.unwrap();
+        let own = thread.process;
+        thread.process += 1;
+        let error = thread.ask(Urgency::Must, patience, |_| Ok(())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+        thread.close().await;
+        thread.process = own;
+        thread.ask(Urgency::Must, patience, |_| Ok(())).await.unwrap();
+    }
+}
