@@ -1,5 +1,7 @@
 //! The local line: its order, its share in answers, and what it spares the store.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 mod support {
     pub(crate) mod bent;
     pub(crate) mod rig;
@@ -146,9 +148,8 @@ async fn one_question_serves_all_who_are_due() {
         rig.store.clear_log();
         let before = rig.now();
         let lock = manager.lock("k");
-        let late = std::iter::repeat_n(lock, 100).map(|lock| {
-            tokio::spawn(async move { lock.acquire_within(ms(200)).await })
-        });
+        let late =
+            std::iter::repeat_n(lock, 100).map(|lock| tokio::spawn(async move { lock.acquire_within(ms(200)).await }));
         let late: Vec<_> = late.collect();
         for waiter in late {
             assert!(waiter.await.unwrap().unwrap().is_none(), "no error: the store is well");

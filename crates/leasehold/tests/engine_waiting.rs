@@ -1,5 +1,7 @@
 //! When a waiter asks again: polls, hints, places, and the deadline.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 mod support {
     pub(crate) mod bent;
     pub(crate) mod rig;
@@ -7,14 +9,13 @@ mod support {
 
 use std::future::{pending, ready};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::TimeSource;
 use leasehold::store::{Attempt, Contention, Wake};
 use leasehold::testkit::Fault;
 use leasehold::{ErrorKind, LockGuard, Operation, Renew, Wait};
-use parking_lot::Mutex;
 use support::bent::BentStore;
 use support::rig::{Note, Rig, TTL, ms, secs, settle, until_nothing_is_left};
 use tokio::sync::Notify;
@@ -164,6 +165,29 @@ async fn hints_that_always_fire_at_once_are_no_storm() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_was_misled_still_hears_its_own_manager() {
+    let rig = Rig::bent(|bent| {
+        on_contention(bent.without_wakes(), |contention| contention.wake(Wake::Hint(Box::pin(ready(())))))
+    });
+    let manager = rig.manager();
+    let held = manager.lock("k").ttl(secs(300)).try_acquire().await.unwrap().unwrap();
+    let lock = manager.lock("k").ttl(ms(600));
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire_within(secs(60)).await }
+    });
+    sleep(ms(20_123)).await;
+    for _ in 0..20 {
+        sleep(ms(77)).await;
+        assert!(lock.acquire_within(ms(10)).await.unwrap().is_none(), "those behind it get an answer");
+    }
+    let before = rig.now();
+    held.release().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().is_some());
+    assert_eq!(rig.now(), before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn places_that_are_always_broken_are_no_storm() {
     let rig = Rig::bent(|bent| {
         on_contention(bent.without_wakes(), |contention| contention.wake(Wake::Place(Box::pin(ready(())))))
@@ -263,7 +287,7 @@ async fn a_local_release_is_heard_while_the_answer_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_and_a_late_grant_given_back_ring_too() {
+async fn a_dropped_guard_rings_too() {
     let rig = Rig::polled();
     let manager = rig.manager();
     let held = manager.lock("k").ttl(secs(300)).try_acquire().await.unwrap().unwrap();
@@ -274,26 +298,34 @@ async fn a_dropped_guard_and_a_late_grant_given_back_ring_too() {
     });
     let guard = acquired.unwrap().unwrap();
     assert_eq!(rig.now(), ms(2_600));
-    guard.release().await.unwrap();
+    assert!(guard.check().is_ok());
+}
 
-    // Somebody asks outside the line, is granted too late, and gives back while the head naps.
-    let before = rig.now();
-    let once = Arc::new(Mutex::new(Some(rig.clock.clone())));
-    let rig = Rig::of(rig.clock.clone(), rig.memory.clone(), {
-        let once = Arc::clone(&once);
-        BentStore::new(rig.memory.clone()).without_wakes().acquire(move |_, attempt| {
-            if matches!(attempt, Attempt::Acquired(_))
-                && let Some(clock) = once.lock().take()
-            {
-                clock.suspend(secs(40));
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_given_back_rings_too() {
+    // Somebody who asks outside the line is granted it too late, while the head naps.
+    let late = Arc::new(AtomicBool::new(false));
+    let is_late = Arc::clone(&late);
+    let rig = Rig::bent(|bent| {
+        bent.without_wakes().acquire(move |_, attempt| match attempt {
+            Attempt::Acquired(mut grant) if is_late.swap(false, Ordering::Relaxed) => {
+                grant.validity = Duration::ZERO;
+                Attempt::Acquired(grant)
             }
-            attempt
+            attempt => attempt,
         })
     });
+    let held = taken(&rig).await;
     let manager = rig.manager();
-    let error = manager.lock("k").try_acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(rig.is_free("k").await, "since {before:?}");
+    let lock = manager.lock("k");
+    let (acquired, ()) = tokio::join!(lock.acquire_within(secs(60)), async {
+        sleep(ms(2_600)).await;
+        held.release().await.unwrap();
+        late.store(true, Ordering::Relaxed);
+        assert_eq!(manager.lock("k").try_acquire().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    });
+    assert!(acquired.unwrap().is_some());
+    assert_eq!(rig.now(), ms(2_600));
 }
 
 #[tokio::test(start_paused = true)]
