@@ -170,9 +170,10 @@ impl State {
 fn next_look(lease: &Lease, sent: Moment) -> Moment {
     let deadline = lease.valid_until();
     let Some(interval) = lease.renewal_interval() else { return deadline };
-    let validity = deadline.since(sent);
-    // A store may have granted less than was asked: an attempt and another must fit before the deadline all the same.
-    sent + if interval > validity * 2 / 3 { validity / 3 } else { interval }
+    // A store may have granted less than was asked: an attempt and another must fit before the end all the same. The
+    // longest holding time is no such end, which renewals could push out.
+    let validity = lease.stands_until().since(sent);
+    (sent + if interval > validity * 2 / 3 { validity / 3 } else { interval }).min(deadline)
 }
 
 /// The mark of a running task; its drop lets the next acquisition start another.

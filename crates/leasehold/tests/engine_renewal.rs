@@ -13,7 +13,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
-use leasehold::store::Tie;
+use leasehold::store::{Attempt, Grant, Tie};
 use leasehold::testkit::{Fault, Residue};
 use leasehold::{Close, Error, ErrorKind, LockGuard, LockManager, LostReason, Operation, Renew};
 use support::rig::{Note, Rig, TTL, key, ms, reason, secs, settle, until_nothing_is_left};
@@ -137,6 +137,29 @@ async fn the_shortest_leases_are_renewed_at_their_interval() {
     (short.check().unwrap(), brisk.check().unwrap());
     let calls = rig.calls(Operation::Extend);
     assert!((80..=220).contains(&calls), "{calls} calls in a second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_grants_less_than_was_asked_is_renewed_in_time() {
+    let short = |grant: Grant| {
+        let mut short = grant;
+        short.validity = secs(3);
+        short
+    };
+    let rig = Rig::bent(|bent| {
+        bent.acquire(move |_, attempt| match attempt {
+            Attempt::Acquired(grant) => Attempt::Acquired(short(grant)),
+            contended => contended,
+        })
+        .extend(move |_, answers| {
+            answers.map(|answers| answers.into_iter().map(|answer| Ok(answer?.map(short))).collect())
+        })
+    });
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    sleep(secs(60)).await;
+    guard.check().unwrap();
+    let calls = rig.calls(Operation::Extend);
+    assert!((40..90).contains(&calls), "{calls} calls in a minute");
 }
 
 #[tokio::test(start_paused = true)]
