@@ -1,5 +1,7 @@
 //! Renewal in the background: batches, failures, and its end.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 mod support {
     pub(crate) mod bent;
     pub(crate) mod rig;
