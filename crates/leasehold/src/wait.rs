@@ -65,7 +65,7 @@ impl Request<'_> {
                 Standing::Head => break,
                 Standing::Failed(error) if error.kind() == ErrorKind::Indeterminate => {
                     // Unknown for the one who asked; our own request was never sent.
-                    return Err(error.as_kind(ErrorKind::Unavailable));
+                    return Err(error.into_kind(ErrorKind::Unavailable));
                 }
                 Standing::Failed(error) => return Err(error),
                 Standing::Answered if due => return Ok(None),
@@ -139,7 +139,7 @@ impl Request<'_> {
                     let surely_nothing = undo.unsettled == 0 && !undo.stands;
                     return Err(match error.kind() {
                         // This request was not applied, but an earlier one may have been, or a place granted.
-                        ErrorKind::Unavailable if !surely_nothing => error.as_kind(ErrorKind::Indeterminate),
+                        ErrorKind::Unavailable if !surely_nothing => error.into_kind(ErrorKind::Indeterminate),
                         _ => error,
                     });
                 }
