@@ -187,25 +187,28 @@ impl Request<'_> {
         }
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
+        let trusted = naps.trust();
+        let rely_on_place = in_line && trusted;
         let started = engine.clock.now();
-        let retry = contention.retry_after.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
-        let pause = if in_line { retry } else { Some(retry.unwrap_or(Duration::MAX).min(naps.pauses.next())) };
-        let ask_at = pause.map(|pause| started + pause);
-        let ask_at = ask_at.into_iter().chain(until).min();
-        tokio::select! {
-            () = fired(armed) => naps.woken(),
-            rung = called(turn, !in_line) => if rung { naps.woken() },
-            () = sleep_until(engine, ask_at) => {}
-            () = engine.closed() => engine.check_open()?,
-        }
-        let ended = engine.clock.now();
-        if let Some(pause) = naps.penalty(ended.since(started)) {
-            let ask_at = Some(ended + pause).into_iter().chain(until).min();
-            tokio::select! {
-                () = sleep_until(engine, ask_at) => {}
-                () = engine.closed() => engine.check_open()?,
+        let end = contention.retry_after.filter(|_| trusted);
+        let end = end.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
+        let pause = if rely_on_place { end } else { Some(end.unwrap_or(Duration::MAX).min(naps.poll())) };
+        let ask_at = pause.map(|pause| started + pause).into_iter().chain(until).min();
+        let on_advice = tokio::select! {
+            () = fired(armed), if trusted => {
+                naps.polls.restart();
+                true
             }
-        }
+            rung = called(turn, !rely_on_place) => {
+                if rung {
+                    naps.polls.restart();
+                }
+                return Ok(());
+            }
+            () = sleep_until(engine, ask_at) => pause == end,
+            () = engine.closed() => return engine.check_open(),
+        };
+        naps.slept(on_advice && engine.clock.now().since(started) < HASTY);
         Ok(())
     }
 
@@ -238,6 +241,9 @@ async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, ow
     let limit = engine.limit(ttl);
     let (_, given) =
         engine.settle(Operation::Release, key, limit, &mut asked, || engine.store().release(key, owner)).await;
+    if given.is_ok() {
+        engine.lines.ring(key);
+    }
     if given.is_ok() && undo.unsettled == 0 {
         undo.disarm();
         return Error::new(ErrorKind::Unavailable, "the grant came after its own deadline and was given back");
@@ -252,40 +258,44 @@ struct Armed {
     spent: bool,
 }
 
-/// A nap shorter than this brought nothing new.
-const SHORT_NAP: Duration = Duration::from_millis(2);
+/// A nap shorter than this, ended on the store's advice, was a hasty one.
+const HASTY: Duration = Duration::from_millis(10);
 
-/// So many short naps in a row are taken for a busy lock; more, for a wake-up that fires for nothing.
-const SHORT_NAPS: u32 = 16;
+/// So many hasty naps in a row are taken for a busy lock. After that the store's advice is not heard for one pause: its
+/// hints may come from a connection that is gone, its places be broken, the lease always be about to end.
+const MISLED: u32 = 16;
 
 /// How long the naps of one waiter are.
 #[derive(Debug)]
 struct Naps {
-    pauses: Pauses,
-    short: u32,
+    /// Between polls.
+    polls: Pauses,
+    /// While the store's advice is not heard.
+    doubts: Pauses,
+    /// How many hasty naps in a row led to nothing.
+    misled: u32,
 }
 
 impl Naps {
     fn new(engine: &Engine) -> Self {
-        Self { pauses: engine.settings.backoff.pauses(), short: 0 }
+        let backoff = &engine.settings.backoff;
+        Self { polls: backoff.pauses(), doubts: backoff.pauses(), misled: 0 }
     }
 
-    /// It was woken, so polling starts over, unless wake-ups have proved worthless.
-    fn woken(&mut self) {
-        if self.short < SHORT_NAPS {
-            self.pauses.restart();
-        }
+    fn trust(&self) -> bool {
+        self.misled < MISLED
     }
 
-    /// How long to sleep on after a nap of this length, so that a wake-up that always fires does not become a spin.
-    fn penalty(&mut self, nap: Duration) -> Option<Duration> {
-        self.short = if nap < SHORT_NAP { self.short + 1 } else { 0 };
-        if self.short <= SHORT_NAPS {
-            return None;
+    /// How long to sleep if nothing better is known.
+    fn poll(&mut self) -> Duration {
+        if self.trust() { self.polls.next() } else { self.doubts.next() }
+    }
+
+    fn slept(&mut self, hasty: bool) {
+        if self.trust() && !hasty {
+            self.doubts.restart();
         }
-        // Counted on from here, so that one long sleep does not clear it.
-        self.short = SHORT_NAPS;
-        Some(self.pauses.next())
+        self.misled = if self.trust() && hasty { self.misled + 1 } else { 0 };
     }
 }
 
