@@ -259,7 +259,7 @@ struct Armed {
 }
 
 /// A nap shorter than this, ended on the store's advice, was a hasty one.
-const HASTY: Duration = Duration::from_millis(10);
+const HASTY: Duration = Duration::from_millis(2);
 
 /// So many hasty naps in a row are taken for a busy lock. After that the store's advice is not heard for one pause: its
 /// hints may come from a connection that is gone, its places be broken, the lease always be about to end.
