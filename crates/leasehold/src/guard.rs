@@ -377,17 +377,18 @@ async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()
             engine.store().release(&lease.key, &lease.owner)
         })
         .await;
-    let found = found?;
-    engine.lines.ring(&lease.key);
-    if undo.unsettled == 0 {
-        undo.disarm();
+    if found.is_ok() {
+        engine.lines.ring(&lease.key);
+        if undo.unsettled == 0 {
+            undo.disarm();
+        }
     }
-    match lost {
-        Some(reason) => Err(lease.not_held(reason)),
-        // A repeat finds nothing where the first request was applied and its answer lost.
-        None if found || sends_unanswered > 0 => Ok(()),
-        None => Err(lease.not_held(LostReason::NotHeld)),
+    if let Some(reason) = lost {
+        // This is what the caller has to know, whatever came of the request.
+        return Err(lease.not_held(reason));
     }
+    // A repeat finds nothing where the first request was applied and its answer lost.
+    if found? || sends_unanswered > 0 { Ok(()) } else { Err(lease.not_held(LostReason::NotHeld)) }
 }
 
 pub(crate) fn target(lease: &Arc<Lease>) -> Target {
