@@ -219,6 +219,8 @@ impl Drop for LockGuard {
         if lease.given_back.load(Ordering::Acquire) || lease.engine.is_forked() {
             return;
         }
+        // Taken before the lease leaves the registry: closing knows of the one or of the other.
+        let _ticket = lease.engine.background.ticket();
         if end_by_holder(lease) == Ended::Nothing {
             return;
         }
@@ -351,6 +353,8 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if engine.is_forked() {
         return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
+    // Taken before the lease leaves the registry: closing knows of the one or of the other.
+    let _ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
@@ -398,5 +402,6 @@ pub(crate) fn target(lease: &Arc<Lease>) -> Target {
         owner: lease.owner.clone(),
         ttl: lease.ttl(),
         back_to: None,
+        ticket: None,
     }
 }
