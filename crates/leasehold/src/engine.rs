@@ -162,7 +162,7 @@ impl Engine {
                 Err(error) if give_up.is_some() => {
                     // This repeat was refused for certain, the request before it was not.
                     *unsettled -= 1;
-                    error.as_kind(ErrorKind::Indeterminate)
+                    error.into_kind(ErrorKind::Indeterminate)
                 }
                 answer => {
                     *unsettled -= 1;
@@ -243,8 +243,10 @@ impl Engine {
 
     /// Resolves when the manager is closed.
     pub(crate) async fn closed(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.closed.subscribe().wait_for(Option::is_some).await;
+        if self.closed.subscribe().wait_for(Option::is_some).await.is_err() {
+            // Cannot be: the sender lives as long as `self`.
+            std::future::pending().await
+        }
     }
 
     /// Marks the manager as closed, unless it was closed before.

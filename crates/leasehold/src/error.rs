@@ -283,7 +283,7 @@ impl Error {
     }
 
     /// The same failure, told as another kind.
-    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+    pub(crate) fn into_kind(mut self, kind: ErrorKind) -> Self {
         self.inner().kind = kind;
         self
     }

@@ -219,6 +219,8 @@ impl Drop for LockGuard {
         if lease.given_back.load(Ordering::Acquire) || lease.engine.is_forked() {
             return;
         }
+        // Taken before the lease leaves the registry: closing knows of the one or of the other.
+        let _ticket = lease.engine.background.ticket();
         if end_by_holder(lease) == Ended::Nothing {
             return;
         }
@@ -351,6 +353,8 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if engine.is_forked() {
         return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
+    // Taken before the lease leaves the registry: closing knows of the one or of the other.
+    let _ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
@@ -377,17 +381,18 @@ async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()
             engine.store().release(&lease.key, &lease.owner)
         })
         .await;
-    let found = found?;
-    engine.lines.ring(&lease.key);
-    if undo.unsettled == 0 {
-        undo.disarm();
+    if found.is_ok() {
+        engine.lines.ring(&lease.key);
+        if undo.unsettled == 0 {
+            undo.disarm();
+        }
     }
-    match lost {
-        Some(reason) => Err(lease.not_held(reason)),
-        // A repeat finds nothing where the first request was applied and its answer lost.
-        None if found || sends_unanswered > 0 => Ok(()),
-        None => Err(lease.not_held(LostReason::NotHeld)),
+    if let Some(reason) = lost {
+        // This is what the caller has to know, whatever came of the request.
+        return Err(lease.not_held(reason));
     }
+    // A repeat finds nothing where the first request was applied and its answer lost.
+    if found? || sends_unanswered > 0 { Ok(()) } else { Err(lease.not_held(LostReason::NotHeld)) }
 }
 
 pub(crate) fn target(lease: &Arc<Lease>) -> Target {
@@ -397,5 +402,6 @@ pub(crate) fn target(lease: &Arc<Lease>) -> Target {
         owner: lease.owner.clone(),
         ttl: lease.ttl(),
         back_to: None,
+        ticket: None,
     }
 }

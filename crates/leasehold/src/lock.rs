@@ -299,6 +299,7 @@ impl Lock {
             owner: owner.clone(),
             ttl,
             back_to: Some(from.clone()),
+            ticket: None,
         });
         let mut claim = Claim::new(key, &owner, ttl).tie(Tie::Process);
         claim.holder = self.holder.as_ref();

@@ -29,13 +29,17 @@ pub mod sqlite;
 
 /// A place that keeps leases.
 ///
-/// Every method is one atomic decision by the store and answers without waiting for another owner. Each may be
-/// dropped at any await: what was sent may still be applied, which the engine mends with `release`, `transfer` or a
-/// repeat by the same owner. A store works from key and owner alone; private handles are a cache.
+/// Every method is one atomic decision by the store and answers without waiting for another owner. A store works from
+/// key and owner alone; private handles are a cache.
 ///
-/// Errors carry a kind and a message; the engine adds operation, store and key. `Unavailable` means surely not
-/// applied, `Indeterminate` means unknown, `Rejected` means refused for good. Contention is an answer, never an error,
-/// and an error is never told as contention.
+/// Errors carry a kind and a message; the engine adds operation, store and key. Contention is an answer, never an error,
+/// and an error is never told as contention. The kinds, where a method says no more:
+/// [`Unavailable`](crate::ErrorKind::Unavailable) = surely not applied, [`Indeterminate`](crate::ErrorKind::Indeterminate)
+/// = unknown, [`Rejected`](crate::ErrorKind::Rejected) = refused for good, [`Unsupported`](crate::ErrorKind::Unsupported)
+/// = this store cannot do that, [`Closed`](crate::ErrorKind::Closed) = after [`close`](Self::close).
+///
+/// Each call may be dropped at any await: what was sent may still be applied, which the engine mends with `release`,
+/// `transfer` or a repeat by the same owner.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store's name in errors, events and URLs.
@@ -49,40 +53,113 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The same owner again while it holds: the same fencing token, and the lease stands for at least `claim.ttl` from
     /// now. The same owner again while it waits: keeps its place. `claim.waits` says that the caller will wait if
     /// refused, so that a wake-up is worth arming; it must be armed by this very call.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may be granted, at once or late; the engine releases by owner.
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt>;
 
     /// Pushes the ends of leases out to at least `ttl` from now: one answer per claim, in order.
     ///
     /// `None` = not held by this owner. Never recreates a lease and never shortens one. Writes a tie or a holder only
-    /// where the claim gives one. The outer error means that nothing is known about any of the claims.
+    /// where the claim gives one.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above. The outer error means that nothing is known about any of the claims, an inner one concerns its
+    /// claim alone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, any of the leases may stand longer.
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>>;
 
     /// Gives back the lease, or the place in line, of this owner.
     ///
     /// `false` = this owner held no live lease; nothing of anybody else was touched.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not be given back; asking again is harmless.
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool>;
 
     /// Passes a lease from one owner token to another, in one step.
     ///
     /// Held by `from`: `claim`'s owner, ttl, holder and tie, and a higher fencing token. Already held by `claim.owner`
     /// (a repeat): the same fencing token, the ttl re-armed, nothing else. `None` = neither.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may pass on, at once or late; the engine passes it back.
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>>;
 
     /// Removes a lease, whoever holds it; with `expected` only if that owner does.
     ///
     /// `None` = nothing was removed. No later grant has a fencing token at or below `fence_floor`.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not be removed.
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>>;
 
     /// Tells who holds a key; never takes the lease, and reads an expired one as free.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above, but for `Indeterminate`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed if the future is dropped.
     async fn inspect(&self, key: &Key) -> Result<Inspection>;
 
     /// Tells which keys that start with `prefix` (as stored, compared as bytes) are held, in byte order.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above, but for `Indeterminate`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed if the future is dropped.
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing>;
 
     /// Asks the store, on the path that leases use, whether it is reachable, and for what it knows of itself.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above, but for `Indeterminate`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is changed if the future is dropped.
     async fn probe(&self) -> Result<Probe>;
 
-    /// Ends connections and threads; leases stand. Later calls may fail as `Closed`. May be called twice.
+    /// Ends connections and threads; leases stand. May be called twice.
+    ///
+    /// # Errors
+    ///
+    /// The kinds above, if the end could not be made sure of.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the store may or may not be closed; calling it again is harmless.
     async fn close(&self) -> Result<()>;
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::background::Ticket;
 use crate::engine::Engine;
 use crate::error::{Operation, Result};
 use crate::store::{Claim, Tie};
@@ -31,12 +32,31 @@ pub(crate) struct Target {
     pub(crate) ttl: Duration,
     /// For a lease that was taken on: the token it came with, to which it goes back.
     pub(crate) back_to: Option<OwnerToken>,
+    /// Has closing the manager wait.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 impl Undo {
     /// Not yet needed: nothing was sent.
     pub(crate) fn new(target: Target) -> Self {
         Self { target: Some(target), unsettled: 0, stands: false }
+    }
+
+    /// Before something is sent: closing the manager waits until it is answered or undone.
+    pub(crate) fn hold_up_closing(&mut self) {
+        if let Some(target) = &mut self.target {
+            target.ticket.get_or_insert_with(|| target.engine.background.ticket());
+        }
+    }
+
+    /// Closing the manager need not wait if there is nothing to undo: a waiter may not be polled any more.
+    pub(crate) fn let_close(&mut self) {
+        if self.unsettled == 0
+            && !self.stands
+            && let Some(target) = &mut self.target
+        {
+            target.ticket = None;
+        }
     }
 
     pub(crate) fn disarm(&mut self) {
@@ -68,12 +88,12 @@ pub(crate) fn late_requests(unsettled: u32, stands: bool) -> u32 {
 
 impl Target {
     /// `false` if there is no runtime to do so: then the ttl ends what may stand.
-    pub(crate) fn undo_in_background(self, late: u32) -> bool {
+    pub(crate) fn undo_in_background(mut self, late: u32) -> bool {
         if self.engine.is_forked() {
             return false;
         }
         let engine = Arc::clone(&self.engine);
-        let ticket = engine.background.ticket();
+        let ticket = self.ticket.take().unwrap_or_else(|| engine.background.ticket());
         engine.background.spawn(async move {
             self.undo(late).await;
             drop(ticket);
@@ -103,7 +123,7 @@ impl Target {
     }
 
     async fn ask(&self) -> Result<bool> {
-        let Self { engine, key, owner, ttl, back_to } = self;
+        let Self { engine, key, owner, ttl, back_to, .. } = self;
         let limit = engine.limit(*ttl);
         match back_to {
             None => engine.ask(Operation::Release, Some(key), limit, engine.store().release(key, owner)).await,

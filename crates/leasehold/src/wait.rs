@@ -65,7 +65,7 @@ impl Request<'_> {
                 Standing::Head => break,
                 Standing::Failed(error) if error.kind() == ErrorKind::Indeterminate => {
                     // Unknown for the one who asked; our own request was never sent.
-                    return Err(error.as_kind(ErrorKind::Unavailable));
+                    return Err(error.into_kind(ErrorKind::Unavailable));
                 }
                 Standing::Failed(error) => return Err(error),
                 Standing::Answered if due => return Ok(None),
@@ -98,19 +98,18 @@ impl Request<'_> {
     ) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         let owner = OwnerToken::mint()?;
-        // Closing waits until what was sent is answered or undone; but not for a waiter that nobody polls.
-        let mut ticket = None;
         let mut undo = Undo::new(Target {
             engine: Arc::clone(engine),
             key: self.key.clone(),
             owner: owner.clone(),
             ttl: self.ttl,
             back_to: None,
+            ticket: None,
         });
         let mut armed: Option<Armed> = None;
         let mut naps = None;
         loop {
-            ticket.get_or_insert_with(|| engine.background.ticket());
+            undo.hold_up_closing();
             engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
             let question = turn.as_ref().map(Turn::asking);
@@ -139,7 +138,7 @@ impl Request<'_> {
                     let surely_nothing = undo.unsettled == 0 && !undo.stands;
                     return Err(match error.kind() {
                         // This request was not applied, but an earlier one may have been, or a place granted.
-                        ErrorKind::Unavailable if !surely_nothing => error.as_kind(ErrorKind::Indeterminate),
+                        ErrorKind::Unavailable if !surely_nothing => error.into_kind(ErrorKind::Indeterminate),
                         _ => error,
                     });
                 }
@@ -149,9 +148,6 @@ impl Request<'_> {
             }
             if last {
                 return Ok(None);
-            }
-            if undo.unsettled == 0 {
-                ticket = None;
             }
             let naps = naps.get_or_insert_with(|| Naps::new(engine));
             self.nap(turn.as_ref(), until, contention, &mut armed, &mut undo, naps).await?;
@@ -187,6 +183,7 @@ impl Request<'_> {
         }
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
+        undo.let_close();
         let trusted = naps.trust();
         let rely_on_place = in_line && trusted;
         let started = engine.clock.now();
@@ -222,7 +219,7 @@ impl Request<'_> {
 
 /// Turns an undo into the lease it would have undone, and has it renewed.
 pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Result<Arc<Lease>> {
-    let Some(Target { engine, key, owner, ttl, back_to }) = undo.into_target() else {
+    let Some(Target { engine, key, owner, ttl, back_to, ticket }) = undo.into_target() else {
         return Err(Error::new(ErrorKind::Unavailable, "the grant was given back"));
     };
     let lease = Arc::new(Lease::new(Arc::clone(&engine), key.clone(), owner.clone(), sent, grant, terms));
@@ -230,7 +227,7 @@ pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Re
         return Ok(lease);
     }
     // Closed between the question and the answer.
-    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to }
+    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to, ticket }
         .undo_in_background(late_requests(terms.unsettled, true));
     engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
 }
@@ -259,7 +256,7 @@ struct Armed {
 }
 
 /// A nap shorter than this, ended on the store's advice, was a hasty one.
-const HASTY: Duration = Duration::from_millis(10);
+const HASTY: Duration = Duration::from_millis(2);
 
 /// So many hasty naps in a row are taken for a busy lock. After that the store's advice is not heard for one pause: its
 /// hints may come from a connection that is gone, its places be broken, the lease always be about to end.

@@ -1,5 +1,7 @@
 //! Every store of this crate against the suite.
 
+#![allow(clippy::unwrap_used, reason = "a fixture that cannot be built fails its test")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -288,6 +288,19 @@ async fn a_repeated_release_of_an_expired_lease_is_no_success() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_outage_does_not_hide_that_the_lease_was_lost() {
+    for fault in [Fault::hang(), Fault::fail(ErrorKind::Unavailable), Fault::lose_reply()] {
+        let bed = Bed::new();
+        let locks = bed.manager();
+        let guard = locks.lock("outage").try_acquire().await.unwrap().unwrap();
+        bed.store.outage(fault);
+        guard.lost().await;
+        let error = guard.release().await.unwrap_err();
+        assert_eq!((error.kind(), error.lost_reason()), (ErrorKind::NotHeld, Some(LostReason::Expired)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn releasing_a_lost_lease_is_one_request_and_no_dropped_guard() {
     let bed = Bed::new();
     let events = Recorder::default();

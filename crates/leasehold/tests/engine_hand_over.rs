@@ -201,6 +201,42 @@ async fn a_hand_over_of_a_lost_lease_is_refused_and_does_not_recreate_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_extend_that_stood_behind_a_hand_over_does_not_reach_the_lease() {
+    let bed = Bed::new();
+    let locks = bed.manager();
+    let guard = locks.lock("behind").try_acquire().await.unwrap().unwrap();
+    bed.store.once(Operation::Extend, Fault::delay(SECOND));
+    let (kept, extended, given) = tokio::join!(guard.keep(), guard.extend(10 * TTL), guard.hand_over());
+    kept.unwrap();
+    assert_eq!(extended.unwrap_err().lost_reason(), Some(LostReason::HandedOver));
+    assert_eq!(given.unwrap_err().lost_reason(), Some(LostReason::HandedOver));
+    assert_eq!(bed.store.calls(Operation::Extend), 1);
+    tokio::time::sleep(TTL).await;
+    assert_eq!(bed.owner("behind").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_that_was_answered_too_late_goes_back_to_its_token() {
+    let clock = std::sync::Arc::new(parking_lot::Mutex::new(None::<leasehold::testkit::TestClock>));
+    let bed = Bed::shaped(|shaped| {
+        let clock = std::sync::Arc::clone(&clock);
+        shaped.on_call(move |operation| {
+            if let (Operation::Transfer, Some(clock)) = (operation, clock.lock().take()) {
+                clock.suspend(TTL - SECOND);
+            }
+        })
+    });
+    let locks = bed.manager();
+    let lock = locks.lock("asleep").ttl(TTL / 2);
+    let token = locks.lock("asleep").try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
+    *clock.lock() = Some(bed.clock.clone());
+    assert_eq!(lock.resume(&token).await.unwrap_err().kind(), ErrorKind::Indeterminate);
+    at_rest(&locks).await;
+    assert_eq!(bed.owner("asleep").await.as_ref(), Some(&token));
+    lock.resume(&token).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn stores_whose_leases_cannot_pass_on_say_so_and_are_not_asked() {
     let without = Bed::shaped(|shaped| {
         shaped.promising(|mut capabilities| {

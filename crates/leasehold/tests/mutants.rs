@@ -1,9 +1,11 @@
 //! Broken stores, each of which the suite has to catch.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +16,7 @@ use leasehold::store::{
 use leasehold::testkit::conformance::{Fixture, Outage, cases};
 use leasehold::testkit::{Fault, FaultStore, TestClock};
 use leasehold::{Clock, ErrorKind, FencingToken, Key, OwnerToken, Result};
+use parking_lot::Mutex;
 
 /// Each flaw with a case that is made for it.
 const MUTANTS: [(Flaw, &str); 8] = [
@@ -107,7 +110,7 @@ impl Mutant {
         if self.has(Flaw::FenceThatResets)
             && let Some(token) = grant.fencing
         {
-            let mut bases = self.bases.lock().unwrap();
+            let mut bases = self.bases.lock();
             let (base, last) = bases.entry(claim.key.clone()).or_insert((token.get() - 1, 0));
             *last = token.get();
             grant = grant.fencing(FencingToken::new(token.get() - *base));
@@ -183,7 +186,7 @@ impl Store for Mutant {
             return Ok(self.sound.force_release(key, None).await?.is_some());
         }
         let released = self.sound.release(key, owner).await?;
-        if released && let Some((base, last)) = self.bases.lock().unwrap().get_mut(key) {
+        if released && let Some((base, last)) = self.bases.lock().get_mut(key) {
             *base = *last;
         }
         Ok(released)

@@ -2,7 +2,7 @@
 //!
 //! A store is tested through a [`Fixture`], which makes clients of one fresh place. The macro
 //! [`conformance!`](crate::conformance) makes one `#[test]` of each case, with a name like
-//! `sqlite::release_needs_owner`. What a store cannot do by its [`Capabilities`](crate::store::Capabilities) is
+//! `sqlite::release_needs_owner`. What a store cannot do by its [`Capabilities`] is
 //! declared, and its cases show as ignored, with the reason:
 //!
 //! ```
@@ -123,6 +123,8 @@ pub enum Needs {
     Outages,
     /// There are places in line: [`Waiting::Place`].
     Places,
+    /// Both [`Places`](Self::Places) and [`Expiry`](Self::Expiry).
+    PlacesAndExpiry,
     /// There are wake-ups: not [`Waiting::Poll`].
     Wakes,
 }
@@ -131,7 +133,7 @@ impl Needs {
     const ALL: [Self; 7] =
         [Self::Expiry, Self::Fencing, Self::HandOver, Self::Lists, Self::Outages, Self::Places, Self::Wakes];
 
-    /// The word for it in the macro's list `without`.
+    /// The words for it in the macro's list `without`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -141,6 +143,7 @@ impl Needs {
             Self::Lists => "lists",
             Self::Outages => "outages",
             Self::Places => "places",
+            Self::PlacesAndExpiry => "places or expiry",
             Self::Wakes => "wakes",
         }
     }
@@ -154,6 +157,7 @@ impl Needs {
             Self::Lists => capabilities.lists,
             Self::Outages => fixture.outage().await.is_some(),
             Self::Places => capabilities.waiting == Waiting::Place,
+            Self::PlacesAndExpiry => capabilities.waiting == Waiting::Place && capabilities.expiry == Expiry::Ttl,
             Self::Wakes => capabilities.waiting != Waiting::Poll,
         }
     }

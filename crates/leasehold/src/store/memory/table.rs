@@ -129,7 +129,7 @@ impl Table {
         if lease.owner != *from {
             return None;
         }
-        let info = std::mem::take(&mut lease.info);
+        let info = Arc::clone(&lease.info);
         *lease = Lease::new(claim.owner.clone(), info, claim.ttl, fencing, now);
         lease.describe(claim.holder);
         let grant = lease.grant(now);
@@ -154,11 +154,11 @@ impl Table {
         let Some(spot) = self.spots.get_mut(key) else {
             return;
         };
-        let Some(mut waiter) = spot.line.pop_front() else {
+        let Some(waiter) = spot.line.pop_front() else {
             self.spots.remove(key);
             return;
         };
-        let info = std::mem::take(&mut waiter.info);
+        let info = Arc::clone(&waiter.info);
         spot.lease = Lease::new(waiter.owner.clone(), info, waiter.ttl, fencing, now);
         spot.lease.unseen = Some(waiter.ticket);
         self.last_fence += 1;

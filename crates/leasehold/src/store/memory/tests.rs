@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::testkit::{History, Record};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -89,6 +90,51 @@ async fn what_people_read_counts_back_from_the_present() {
     assert!(age >= TTL / 2 && age < TTL, "{age:?}");
     assert_eq!(seen.since, seen.renewed);
     assert_eq!(seen.remaining, Some(TTL / 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_storm_over_threads_excludes_and_leaves_nothing() {
+    let store = MemoryStore::new();
+    let history = Arc::new(History::new());
+    let workers: Vec<_> =
+        (0..8).map(|worker| tokio::spawn(storm(store.clone(), worker, Arc::clone(&history)))).collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    assert_eq!(history.check(), []);
+    assert!(history.len() > 100, "{}", history.len());
+    assert_eq!(store.0.table.lock().spots(), 0);
+}
+
+/// Waits for one of two keys again and again, and gives up at every possible moment.
+async fn storm(store: MemoryStore, worker: u64, history: Arc<History>) {
+    let keys = [key("one"), key("other")];
+    for round in 0..400 {
+        let (key, owner) = (&keys[usize::from(fastrand::bool())], owner());
+        let mut place = wait(&store, key, &owner).await;
+        if let Some(place) = &mut place {
+            match fastrand::u8(..4) {
+                0 => continue,
+                1 => {
+                    let moment = Duration::from_micros(fastrand::u64(..2000));
+                    if tokio::time::timeout(moment, place).await.is_err() {
+                        continue;
+                    }
+                }
+                _ => place.await,
+            }
+        }
+        // Granted at once, or told that it is our turn.
+        assert!(is_granted(&store, key, &owner).await);
+        let from = store.0.clock.now();
+        if fastrand::bool() {
+            tokio::task::yield_now().await;
+        }
+        let until = store.0.clock.now();
+        let token = store.inspect(key).await.unwrap().holders[0].fencing;
+        history.record(Record::new(key.clone(), worker * 1000 + round, from, until).fencing(token));
+        assert!(store.release(key, &owner).await.unwrap());
+    }
 }
 
 fn store() -> MemoryStore {

@@ -66,6 +66,11 @@ impl<'a> Bench<'a> {
         ttl_step * u32::try_from(steps).unwrap_or(u32::MAX)
     }
 
+    /// A ttl that passes while a case waits for it, but not because the machine is slow.
+    pub(super) fn ample_ttl(&self) -> Duration {
+        self.ttl() * 4
+    }
+
     pub(super) fn key(&self, name: &str) -> Result<Key, Failure> {
         Ok(Key::new(&self.namespace, name)?)
     }
@@ -85,6 +90,16 @@ impl<'a> Bench<'a> {
         while client.holder(key).await?.is_some() {
             check!(self.now() < limit, "{key} was still held long after its ttl");
             self.sleep(self.ttl() / 20).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until those who have gone have left, which a distant place may hear of late.
+    pub(super) async fn soon_free(&self, client: &Client, key: &Key) -> Outcome {
+        let limit = self.now() + Duration::from_secs(5);
+        while client.holder(key).await?.is_some() {
+            check!(self.now() < limit, "somebody who is gone holds {key}");
+            self.sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }

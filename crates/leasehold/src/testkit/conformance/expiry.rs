@@ -59,8 +59,9 @@ pub(super) async fn extend_never_shortens(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn extend_pushes_the_end_out(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("extended")?, owner()?);
-    client.take(&key, &owner, bench.ttl()).await?;
+    client.take(&key, &owner, bench.ample_ttl()).await?;
     check!(client.extend_one(&key, &owner, LONG).await?.is_some(), "the holder's extend was refused");
+    bench.sleep(bench.ample_ttl()).await;
     check_outlives(bench, &client, &key, &owner).await
 }
 
@@ -97,10 +98,10 @@ pub(super) async fn the_validity_of_a_grant_is_kept(bench: &Bench<'_>) -> Outcom
 
 pub(super) async fn the_validity_of_an_extension_is_kept(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("valid")?, owner()?);
-    client.take(&key, &owner, bench.ttl()).await?;
-    bench.sleep(bench.ttl() / 4).await;
+    client.take(&key, &owner, bench.ample_ttl()).await?;
+    bench.sleep(bench.ttl()).await;
     let sent = bench.now();
-    let grant = client.extend_one(&key, &owner, bench.ttl()).await?;
+    let grant = client.extend_one(&key, &owner, bench.ample_ttl()).await?;
     let grant = grant.ok_or_else(|| Failure::new("the holder's extend was refused"))?;
     check_kept(bench, &key, sent + grant.validity).await
 }

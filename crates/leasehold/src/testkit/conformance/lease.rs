@@ -2,6 +2,7 @@
 
 use super::Outcome;
 use super::bench::{Bench, LONG, check, owner, token};
+use crate::store::Expiry;
 
 pub(super) async fn a_free_key_is_granted(bench: &Bench<'_>) -> Outcome {
     let (client, key, owner) = (bench.client().await?, bench.key("free")?, owner()?);
@@ -85,6 +86,10 @@ pub(super) async fn the_name_and_the_limits_make_sense(bench: &Bench<'_>) -> Out
     check!(!name.is_empty() && name.chars().all(lower), "{name:?} is no URL scheme");
     check!(!capabilities.min_ttl.is_zero(), "the shortest ttl is zero");
     check!(!capabilities.ttl_step.is_zero(), "ttls are rounded to multiples of zero");
+    check!(
+        !capabilities.hand_over || capabilities.expiry == Expiry::Ttl,
+        "a lease that ends with its session cannot pass to another"
+    );
     check!(client.capabilities() == *capabilities, "two clients of one place differ in their capabilities");
     Ok(())
 }
@@ -100,19 +105,5 @@ pub(super) async fn close_can_be_called_twice(bench: &Bench<'_>) -> Outcome {
     client.take(&bench.key("closed")?, &owner()?, LONG).await?;
     client.close().await?;
     client.close().await?;
-    Ok(())
-}
-
-pub(super) async fn leases_stand_when_a_client_closes(bench: &Bench<'_>) -> Outcome {
-    if !bench.capabilities().hand_over {
-        // The leases of a session end with it.
-        return Ok(());
-    }
-    let (client, key, holder) = (bench.client().await?, bench.key("stands")?, owner()?);
-    client.take(&key, &holder, LONG).await?;
-    client.close().await?;
-    let other = bench.client().await?;
-    other.check_held(&key, &holder).await?;
-    other.be_refused(&key, &owner()?).await?;
     Ok(())
 }

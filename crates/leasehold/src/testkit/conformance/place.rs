@@ -3,7 +3,7 @@
 use super::bench::{Bench, Client, LONG, check, owner};
 use super::expiry::check_kept;
 use super::{Failure, Outcome};
-use crate::store::{BoxFuture, Expiry};
+use crate::store::BoxFuture;
 use crate::types::{Key, OwnerToken};
 
 pub(super) async fn a_waiter_is_in_line_after_its_attempt(bench: &Bench<'_>) -> Outcome {
@@ -55,7 +55,7 @@ pub(super) async fn a_dropped_place_leaves_the_line(bench: &Bench<'_>) -> Outcom
     let mut line = Line::of(bench, 1).await?;
     line.waiters.clear();
     line.free().await?;
-    line.client.check_free(&line.key).await?;
+    bench.soon_free(&line.client, &line.key).await?;
     line.client.take(&line.key, &owner()?, LONG).await?;
     Ok(())
 }
@@ -124,9 +124,6 @@ pub(super) async fn who_dropped_its_place_stands_at_the_end(bench: &Bench<'_>) -
 }
 
 pub(super) async fn an_expired_lease_goes_to_the_head_of_the_line(bench: &Bench<'_>) -> Outcome {
-    if bench.capabilities().expiry != Expiry::Ttl {
-        return Ok(());
-    }
     let mut line = Line::with_ttl(bench, 2, bench.ttl()).await?;
     bench.sleep(bench.ttl()).await;
     bench.until_free(&line.client, &line.key).await?;
@@ -135,6 +132,23 @@ pub(super) async fn an_expired_lease_goes_to_the_head_of_the_line(bench: &Bench<
     line.check_served(bench, 0).await?;
     line.leave(0).await?;
     line.check_served(bench, 1).await
+}
+
+pub(super) async fn a_grant_that_nobody_comes_for_expires(bench: &Bench<'_>) -> Outcome {
+    let mut line = Line::of(bench, 0).await?;
+    let (silent, next) = (owner()?, owner()?);
+    let silent_place = line.client.wait(&line.key, &silent, bench.ttl()).await?;
+    let next_place = line.client.line_up(&line.key, &next).await?;
+    line.waiters.push((next, next_place));
+    line.free().await?;
+    // The head is granted, keeps its place, and does not ask.
+    bench.sleep(bench.ttl()).await;
+    bench.until_free(&line.client, &line.key).await?;
+    line.client.be_refused(&line.key, &owner()?).await?;
+    line.check_served(bench, 0).await?;
+    drop(silent_place);
+    line.client.be_refused(&line.key, &silent).await?;
+    line.client.check_held(&line.key, &line.waiters[0].0).await
 }
 
 pub(super) async fn force_release_grants_to_the_head_of_the_line(bench: &Bench<'_>) -> Outcome {
@@ -149,9 +163,6 @@ pub(super) async fn force_release_grants_to_the_head_of_the_line(bench: &Bench<'
 
 pub(super) async fn a_place_is_granted_its_whole_ttl(bench: &Bench<'_>) -> Outcome {
     let (client, key, holder, waiter) = (bench.client().await?, bench.key("whole")?, owner()?, owner()?);
-    if bench.capabilities().expiry != Expiry::Ttl {
-        return Ok(());
-    }
     client.take(&key, &holder, LONG).await?;
     let Some(mut place) = client.wait(&key, &waiter, bench.ttl()).await? else {
         return Err(Failure::new("a first ask that waits got no place"));

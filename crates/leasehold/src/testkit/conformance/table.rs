@@ -47,6 +47,12 @@ macro_rules! __conformance_group {
     (places [places $($rest:ident)*] $($case:tt)*) => {
         $crate::__conformance_ignored! { "there are no places in line: places" $($case)* }
     };
+    (places_and_expiry [places $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "there are no places in line: places" $($case)* }
+    };
+    (places_and_expiry [expiry $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "leases do not end by a ttl: expiry" $($case)* }
+    };
     (wakes [wakes $($rest:ident)*] $($case:tt)*) => {
         $crate::__conformance_ignored! { "waiters are not woken: wakes" $($case)* }
     };
@@ -111,8 +117,7 @@ macro_rules! __conformance_table {
                     contention_tells_nothing_false
                     the_name_and_the_limits_make_sense
                     probe_answers
-                    close_can_be_called_twice
-                    leases_stand_when_a_client_closes;
+                    close_can_be_called_twice;
                 exclusion:
                     clients_exclude_each_other
                     of_many_asks_at_once_one_wins
@@ -184,7 +189,8 @@ macro_rules! __conformance_table {
                     transfer_gives_the_whole_ttl
                     a_transfer_can_be_undone
                     transfer_keeps_the_holder_unless_given
-                    another_client_acts_by_owner;
+                    another_client_acts_by_owner
+                    leases_stand_when_a_client_closes;
             }
             Lists lists {
                 operator:
@@ -210,8 +216,12 @@ macro_rules! __conformance_table {
                     a_fired_place_keeps_its_grant
                     release_by_a_waiter_leaves_the_line
                     who_dropped_its_place_stands_at_the_end
+                    force_release_grants_to_the_head_of_the_line;
+            }
+            PlacesAndExpiry places_and_expiry {
+                place:
                     an_expired_lease_goes_to_the_head_of_the_line
-                    force_release_grants_to_the_head_of_the_line
+                    a_grant_that_nobody_comes_for_expires
                     a_place_is_granted_its_whole_ttl;
             }
             Wakes wakes {

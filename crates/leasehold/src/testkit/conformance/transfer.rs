@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bench::{Bench, LONG, check, owner, token};
 use super::expiry::check_kept;
 use super::{Failure, Outcome};
-use crate::store::{Claim, Expiry, HolderInfo};
+use crate::store::{Claim, HolderInfo};
 
 pub(super) async fn transfer_passes_the_lease_on(bench: &Bench<'_>) -> Outcome {
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -118,9 +118,6 @@ pub(super) async fn transfer_never_creates(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn transfer_from_an_expired_lease_is_none(bench: &Bench<'_>) -> Outcome {
     let (client, key, giver, taker) = (bench.client().await?, bench.key("expired")?, owner()?, owner()?);
-    if bench.capabilities().expiry != Expiry::Ttl {
-        return Ok(());
-    }
     client.take(&key, &giver, bench.ttl()).await?;
     bench.sleep(bench.ttl()).await;
     bench.until_free(&client, &key).await?;
@@ -131,16 +128,13 @@ pub(super) async fn transfer_from_an_expired_lease_is_none(bench: &Bench<'_>) ->
 
 pub(super) async fn transfer_gives_the_whole_ttl(bench: &Bench<'_>) -> Outcome {
     let (client, key, giver, taker) = (bench.client().await?, bench.key("whole")?, owner()?, owner()?);
-    if bench.capabilities().expiry != Expiry::Ttl {
-        return Ok(());
-    }
-    client.take(&key, &giver, bench.ttl()).await?;
-    bench.sleep(bench.ttl() / 4).await;
-    client.give(&key, &giver, &taker, bench.ttl()).await?;
-    bench.sleep(bench.ttl() / 4).await;
+    client.take(&key, &giver, bench.ample_ttl()).await?;
+    bench.sleep(bench.ttl()).await;
+    client.give(&key, &giver, &taker, bench.ample_ttl()).await?;
+    bench.sleep(bench.ttl()).await;
     // A repeat re-arms the ttl as well.
     let sent = bench.now();
-    let grant = client.give(&key, &giver, &taker, bench.ttl()).await?;
+    let grant = client.give(&key, &giver, &taker, bench.ample_ttl()).await?;
     check_kept(bench, &key, sent + grant.validity).await
 }
 
@@ -182,4 +176,14 @@ pub(super) async fn another_client_acts_by_owner(bench: &Bench<'_>) -> Outcome {
     check!(extended.is_some(), "through another client the owner could not extend");
     bench.client().await?.check_released(&key, &holder).await?;
     bench.client().await?.check_free(&key).await
+}
+
+pub(super) async fn leases_stand_when_a_client_closes(bench: &Bench<'_>) -> Outcome {
+    let (client, key, holder) = (bench.client().await?, bench.key("stands")?, owner()?);
+    client.take(&key, &holder, LONG).await?;
+    client.close().await?;
+    let other = bench.client().await?;
+    other.check_held(&key, &holder).await?;
+    other.be_refused(&key, &owner()?).await?;
+    Ok(())
 }
