@@ -89,7 +89,7 @@ async fn hammer(managers: &[LockManager], tasks: usize, rounds: usize, impatient
         })
         .collect();
     for task in tasks {
-        timeout(PATIENCE, task).await.expect("a wake-up was lost").unwrap();
+        timeout(PATIENCE, task).await.unwrap_or_else(|_| panic!("a wake-up was lost")).unwrap();
     }
     assert!(inside.entered.load(Ordering::Relaxed) >= rounds);
     until_nothing_is_left(managers).await;
