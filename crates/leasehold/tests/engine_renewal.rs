@@ -212,6 +212,17 @@ async fn renewal_stops_with_the_guard() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_after_the_release_is_nobodys_failure() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::hang());
+    sleep(secs(11)).await;
+    guard.release().await.unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(rig.seen.count(|note| matches!(note, Note::RenewalFailed(..) | Note::Lost(..))), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stopped_renewal_leaves_the_present_deadline() {
     let rig = Rig::new();
     let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
