@@ -273,6 +273,8 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             _ = lease.end(LostReason::NotHeld);
             engine.renewals.leave(lease);
         }
+        // Nobody misses a renewal of what was given back meanwhile, and a loss was told already.
+        Err(_) if lease.lost().is_some() => engine.renewals.leave(lease),
         Err(error) => {
             let remaining = lease.remaining();
             engine.observe(&Event::RenewalFailed(RenewalFailed { key: &lease.key, kind: error.kind(), remaining }));
