@@ -146,7 +146,8 @@ async fn extends_at_the_same_time_go_one_after_the_other() {
     let guard = rig.manager().lock("k").renew(Renew::Off).try_acquire().await.unwrap().unwrap();
     rig.store.always(Operation::Extend, Fault::delay_reply(secs(1)));
     let (long, short) = tokio::join!(guard.extend(secs(60)), guard.extend(secs(40)));
-    (long.unwrap(), short.unwrap());
+    long.unwrap();
+    short.unwrap();
     assert_eq!((rig.now(), guard.ttl(), guard.remaining()), (secs(2), secs(40), secs(60) - ms(602) - secs(2)));
 }
 
