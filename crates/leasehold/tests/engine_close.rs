@@ -173,6 +173,27 @@ async fn scoped_work_is_given_back_before_close_answers_and_before_the_store_clo
 }
 
 #[tokio::test(start_paused = true)]
+async fn closing_says_so_if_a_lease_could_not_be_given_back() {
+    for kind in [ErrorKind::Unavailable, ErrorKind::Rejected] {
+        let bed = Bed::new();
+        let locks = bed.manager();
+        let guard = locks.lock("held").try_acquire().await.unwrap().unwrap();
+        bed.store.always(Operation::Release, Fault::fail(kind));
+        let error = locks.close(Close::Release).await.unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some(Operation::Close)));
+        assert_eq!(bed.store.calls(Operation::Close), 1, "the store is closed all the same");
+        assert!(guard.check().is_err() && bed.owner("held").await.is_some());
+    }
+    // A release that takes more than one try is none that failed.
+    let bed = Bed::new();
+    let locks = bed.manager();
+    let _guard = locks.lock("held").try_acquire().await.unwrap().unwrap();
+    bed.store.once(Operation::Release, Fault::fail(ErrorKind::Unavailable));
+    locks.close(Close::Release).await.unwrap();
+    assert_eq!(bed.owner("held").await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_twice_is_closing_once() {
     let bed = Bed::new();
     let locks = bed.manager();
