@@ -238,6 +238,9 @@ async fn give_back(engine: &Engine, mut undo: Undo, key: &Key, ttl: Duration, ow
     let limit = engine.limit(ttl);
     let (_, given) =
         engine.settle(Operation::Release, key, limit, &mut asked, || engine.store().release(key, owner)).await;
+    if given.is_ok() {
+        engine.lines.ring(key);
+    }
     if given.is_ok() && undo.unsettled == 0 {
         undo.disarm();
         return Error::new(ErrorKind::Unavailable, "the grant came after its own deadline and was given back");
