@@ -231,12 +231,17 @@ impl LockManager {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if not everything was answered in time; what was not given back ends with its ttl.
+    /// [`ErrorKind::Closed`] in a forked child, where nothing is done.
     ///
     /// # Cancel safety
     ///
     /// If dropped, the manager is closed all the same; only nobody waits for the background work.
     pub async fn close(&self, mode: Close) -> Result<()> {
         let engine = &self.engine;
+        if engine.is_forked() {
+            // The leases and the store's connections are the parent's.
+            return engine.check_open();
+        }
         engine.start_closing(mode);
         for lease in engine.renewals.close() {
             let ended = lease.end(LostReason::Closed);
@@ -454,3 +459,6 @@ impl LockManagerBuilder {
         LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
     }
 }
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests;
