@@ -1,5 +1,7 @@
 //! Every store of this crate against the suite.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Until when a lease may be assumed, and how its end becomes known.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 mod support {
     pub(crate) mod bent;
     pub(crate) mod rig;

@@ -1,5 +1,7 @@
 //! What a call answers when requests or replies are lost, late or repeated; and what it leaves behind.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 mod support {
     pub(crate) mod bent;
     pub(crate) mod rig;

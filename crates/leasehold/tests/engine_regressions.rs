@@ -9,9 +9,9 @@ mod support {
 }
 
 use std::future::ready;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
@@ -94,7 +94,8 @@ async fn the_first_way_of_closing_is_the_one_that_counts() {
     let manager = rig.manager();
     let left = manager.lock("left").try_acquire().await.unwrap().unwrap();
     let (first, second) = tokio::join!(manager.close(Close::LeaveToTtl), manager.close(Close::Release));
-    (first.unwrap(), second.unwrap());
+    first.unwrap();
+    second.unwrap();
     drop(left);
     settle().await;
     assert!(!rig.is_free("left").await);

@@ -1,5 +1,7 @@
 //! Broken stores, each of which the suite has to catch.
 
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::future;
