@@ -353,8 +353,9 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if engine.is_forked() {
         return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
-    // Taken before the lease leaves the registry: closing knows of the one or of the other.
-    let _ticket = engine.background.ticket();
+    // Closing waits until the request is answered or repeated in the background; taken before the lease leaves the
+    // registry, where closing looks for it.
+    let ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
@@ -367,6 +368,7 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
         tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
     }
     engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
+    drop(ticket);
     released.map_err(in_context)
 }
 

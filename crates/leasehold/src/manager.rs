@@ -231,12 +231,17 @@ impl LockManager {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if not everything was given back, or answered in time; its ttl ends what was not.
+    /// [`ErrorKind::Closed`] in a forked child, where nothing is done.
     ///
     /// # Cancel safety
     ///
     /// If dropped, the manager is closed all the same; only nobody waits for the background work.
     pub async fn close(&self, mode: Close) -> Result<()> {
         let engine = &self.engine;
+        if engine.is_forked() {
+            // The leases and the store's connections are the parent's.
+            return engine.check_open();
+        }
         let given_up = engine.background.given_up();
         engine.start_closing(mode);
         for lease in engine.renewals.close() {
@@ -456,3 +461,6 @@ impl LockManagerBuilder {
         LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
     }
 }
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests;

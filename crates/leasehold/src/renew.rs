@@ -195,6 +195,10 @@ async fn run(running: Running, engine: Weak<Engine>) {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
+            if engine.is_forked() {
+                // A current-thread runtime that was forked goes on here; the parent renews its leases itself.
+                return;
+            }
             for batch in into_batches(renewals.due(engine.clock.now())) {
                 batches.spawn(renew(Arc::clone(&engine), batch));
             }
