@@ -245,7 +245,7 @@ async fn a_wake_up_that_is_always_ready_makes_no_spin() {
         let _held = manager.lock("k").try_acquire().await.unwrap().unwrap();
         assert!(manager.lock("k").acquire_within(secs(10)).await.unwrap().is_none());
         let calls = rig.calls(Operation::Acquire);
-        assert!(calls < 100, "{calls} calls in 10 s with answer {number}");
+        assert!(calls < 400, "{calls} calls in 10 s with answer {number}");
     }
 }
 
