@@ -4,13 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::store::{Fencing, HolderInfo, Scope};
+use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
-use tokio::process::Command;
 
 use self::report::Renewals;
 use self::request::Request;
@@ -35,7 +35,7 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
     let renewals = Renewals::default();
     let manager = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, &request)),
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
         manager = open(settings, &request, renewals.clone()) => manager?,
     };
     let outcome = hold(settings, &request, &manager, &renewals, &mut signals).await;
@@ -106,7 +106,7 @@ async fn hold(
     let asked = clock.now();
     let granted = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, request)),
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(&lock, request.wait) => granted,
         () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
     };
@@ -123,21 +123,61 @@ async fn hold(
     }
     // This process may have stood still since the grant.
     guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let mut command = command(settings, request, manager, &guard, waited);
-    let mut job = match Job::start(&mut command) {
+    let command = command(settings, request, manager, &guard, waited);
+    let mut job = match start(settings, manager, &guard, signals, &command).await {
         Ok(job) => job,
-        Err(error) => {
+        Err(failure) => {
             release(settings, guard).await;
-            return Err(cannot_run(&request.command[0], &error));
+            return Err(failure);
         }
     };
-    let ending = job
-        .watch(&guard, signals, limits)
-        .await
-        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}")))?;
+    if let Err(error) = job.execute().await {
+        job.dismiss();
+        release(settings, guard).await;
+        job.see_off(signals).await;
+        return Err(cannot_run(&request.command[0], &error));
+    }
+    let ending = job.watch(&guard, signals, limits).await;
+    job.dismiss();
     let code = judge(request, renewals, &ending);
     release(settings, guard).await;
+    job.see_off(signals).await;
     Ok(code)
+}
+
+/// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
+/// that the lease does not know.
+async fn start(
+    settings: &Settings,
+    manager: &LockManager,
+    guard: &LockGuard,
+    signals: &mut Signals,
+    command: &Command,
+) -> Result<Job, Failure> {
+    let mut job = Job::prepare(command)
+        .map_err(|error| Failure::new(exit::OS, format!("cannot start another process: {error}")))
+        .map_err(not_started)?;
+    let group = job.group();
+    let tie = async {
+        // Other stores would take it for a renewal.
+        if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
+    };
+    let guarded = async {
+        if let Err(error) = job.set_guardian(command, Clock::system().now() + guard.remaining()) {
+            output::tell(&format!(
+                "warning: no process watches over this one: {error}; \
+                 if this one is killed, what the command has started may live on"
+            ));
+        }
+    };
+    // The store is at work while this thread starts the guardian.
+    let tied = tokio::select! {
+        biased;
+        signal = signals.next_ending() => return Err(interrupted(signal, "before the command was started")),
+        (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
+    };
+    tied.map_err(|error| not_started(settings.failure(&error)))?;
+    Ok(job)
 }
 
 async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>> {
@@ -257,7 +297,11 @@ fn not_started(failure: Failure) -> Failure {
     failure.note("the command was not started")
 }
 
-fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
+fn while_waiting(request: &Request<'_>) -> String {
+    format!("while waiting for \"{}\"", request.name)
+}
+
+fn interrupted(signal: Signal, when: &str) -> Failure {
     let name = match signal {
         Signal::TERM => "TERM",
         Signal::INT => "INT",
@@ -266,5 +310,5 @@ fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
         _ => "a signal",
     };
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
-    Failure::new(code, format!("stopped by {name} while waiting for \"{}\"; the command was not started", request.name))
+    not_started(Failure::new(code, format!("stopped by {name} {when}")))
 }
