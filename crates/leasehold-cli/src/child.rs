@@ -277,8 +277,8 @@ impl Job {
                 && (status.exited() || status.signaled())
             {
                 self.guardian = None;
-                let expected = [exit::DONE, exit::LOST].map(|code| Some(i32::from(code)));
-                if !expected.contains(&status.exit_status()) {
+                // It has ended the job, or it was to go.
+                if !self.gone && status.exit_status() != Some(i32::from(exit::LOST)) {
                     output::tell("warning: the process that would end the job if this one were killed is gone");
                 }
             }

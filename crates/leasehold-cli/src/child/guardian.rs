@@ -1,7 +1,7 @@
 //! A small process that ends a job whose `run` cannot: because it was killed, or stopped past the lease.
 //!
 //! It reads moments from a pipe: until then the lease may be assumed. It kills the job at the latest of them, and at once
-//! when the pipe ends without a good-bye. It stands in a group of its own and heeds no signal.
+//! when the pipe ends. It stands in a group of its own and heeds no signal; `run` kills it when the job is over.
 
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Write};
@@ -24,13 +24,13 @@ use crate::exit;
 /// The hidden subcommand.
 pub(super) const NAME: &str = "__guard";
 
-/// Stands for the good-bye where a moment is expected.
-const GOOD_BYE: u64 = 0;
+/// What is computed from a moment and a length moves a little each time; a renewal moves it further than this.
+const WORTH_TELLING: Duration = Duration::from_millis(1);
 
 /// The pauses between looks whether everything that was killed is gone, and how many there are.
 const LOOKS: (Duration, u32) = (Duration::from_millis(10), 100);
 
-/// The guardian of one job, as `run` sees it. If this is dropped without a good-bye, the job is killed.
+/// The guardian of one job, as `run` sees it. If this is dropped before it is dismissed, the job is killed.
 #[derive(Debug)]
 pub(super) struct Guardian {
     pub(super) id: Pid,
@@ -60,20 +60,16 @@ impl Guardian {
 
     /// Tells until when the lease may be assumed.
     pub(super) fn extend(&mut self, lease_end: Moment) {
-        if lease_end != self.told {
+        if lease_end > self.told + WORTH_TELLING {
             self.told = lease_end;
-            self.tell(lease_end.as_nanos());
+            // A guardian that does not listen is noticed where its end is.
+            self.pipe.write_all(&lease_end.as_nanos().to_ne_bytes()).ok();
         }
     }
 
-    /// Tells that the job is over.
+    /// Ends it: the job is over. It is a child that nobody has waited for, so the number is still its own.
     pub(super) fn dismiss(&mut self) {
-        self.tell(GOOD_BYE);
-    }
-
-    /// A guardian that does not listen is noticed where its end is.
-    fn tell(&mut self, moment: u64) {
-        self.pipe.write_all(&moment.to_ne_bytes()).ok();
+        kill_process(self.id, Signal::KILL).ok();
     }
 }
 
@@ -87,21 +83,16 @@ pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     SigSet::all().thread_block().ok();
     rustix::thread::set_name(c"leasehold-guard").ok();
-    if let Ok(End::Dismissed) = watch() {
-        return ExitCode::SUCCESS;
+    // Without a timer there is nothing to wait with; a pipe that cannot be read has no end that could be seen.
+    if watch().is_err() {
+        return ExitCode::from(exit::OS);
     }
     Charge { leader, start, parent, descendants: Descendants::of(parent) }.kill();
     ExitCode::from(exit::LOST)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum End {
-    Dismissed,
-    Due,
-}
-
-/// Waits for the good-bye, or for the latest moment that was told.
-fn watch() -> io::Result<End> {
+/// Waits for the end of the pipe, or for the latest moment that was told.
+fn watch() -> io::Result<()> {
     let clock = Clock::system();
     let pipe = rustix::stdio::stdin();
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
@@ -114,15 +105,12 @@ fn watch() -> io::Result<End> {
             let mut moment = [0; 8];
             // What is as short as this is written and read as a whole.
             if rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut moment))? < moment.len() {
-                return Ok(End::Due);
+                return Ok(());
             }
-            match u64::from_ne_bytes(moment) {
-                GOOD_BYE => return Ok(End::Dismissed),
-                nanos => lease_end = Moment::from_nanos(nanos),
-            }
+            lease_end = Moment::from_nanos(u64::from_ne_bytes(moment));
             set(&timer, lease_end)?;
         } else if clock.now() >= lease_end {
-            return Ok(End::Due);
+            return Ok(());
         }
     }
 }
