@@ -42,7 +42,7 @@ impl From<&Claim<'_>> for Request {
 
 impl Request {
     /// A lease that is tied to a process ends with the machine's power, and one that is tied to nothing does not.
-    fn survives(&self) -> Survives {
+    pub(super) fn survives(&self) -> Survives {
         match self.tie {
             None | Some(Tie::Nothing) => Survives::PowerLoss,
             Some(_) => Survives::Crash,
@@ -191,7 +191,7 @@ pub(super) fn list(file: &LeaseFile, host: &Host, prefix: &str, page: &Page) -> 
 }
 
 /// What the commit of an extension has to outlive: as much as the rows that it writes.
-fn survives(db: &Connection, requests: &[Request]) -> Result<Survives, Fault> {
+pub(super) fn survives(db: &Connection, requests: &[Request]) -> Result<Survives, Fault> {
     for request in requests {
         let is_untied = match request.tie {
             Some(tie) => tie == Tie::Nothing,

@@ -47,3 +47,23 @@ impl Limit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_with_its_time_or_when_nobody_wants_the_answer() {
+        let now = Clock::system().now();
+        let (past, later) = (now, now + Duration::from_secs(3600));
+        let asking = Arc::new(());
+        let limit = Limit::new(Patience { until: past, wanted: None });
+        assert!(limit.is_over() && !limit.busy_handler()(0));
+        limit.set(Patience { until: later, wanted: None });
+        assert!(!limit.is_over() && limit.busy_handler()(0));
+        limit.set(Patience { until: later, wanted: Some(Arc::downgrade(&asking)) });
+        assert!(!limit.is_over());
+        drop(asking);
+        assert!(limit.is_over() && !limit.busy_handler()(0));
+    }
+}
