@@ -72,8 +72,8 @@ impl StoreThread {
             // A fork copies the handle but not the thread.
             return Err(Error::new(ErrorKind::Closed, format!("this store belongs to the parent process: {FORKED}")));
         }
-        let asking = Arc::new(());
-        let wanted = (urgency != Urgency::Must).then(|| Arc::downgrade(&asking));
+        let asking = (urgency != Urgency::Must).then(|| Arc::new(()));
+        let wanted = asking.as_ref().map(Arc::downgrade);
         let patience = Patience { until: Clock::system().now() + patience, wanted };
         let (reply, answer) = oneshot::channel();
         self.queue.push(urgency, Box::new(Task { work, reply, patience }))?;
