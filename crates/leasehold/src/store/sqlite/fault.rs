@@ -88,7 +88,10 @@ impl Fault {
             }
             Some(DatabaseCorrupt) => (ErrorKind::Rejected, "is damaged: move it away when no lease is held"),
             Some(Unknown) | None => (ErrorKind::Rejected, UNEXPECTED),
-            Some(SystemIoFailure) => (ErrorKind::Unavailable, "cannot be read or written: the disk reports an error"),
+            Some(SystemIoFailure) => (
+                ErrorKind::Unavailable,
+                "cannot be read or written: the disk reports an error, or a part of the file was deleted",
+            ),
             Some(DiskFull) => (ErrorKind::Unavailable, "cannot be written: the disk is full"),
             _ => (ErrorKind::Unavailable, "failed"),
         };
