@@ -14,6 +14,8 @@ use tokio::sync::Notify;
 pub(crate) struct Background {
     runtime: Option<Handle>,
     tickets: Arc<Tickets>,
+    /// How often something could not be given back.
+    given_up: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -24,7 +26,7 @@ struct Tickets {
 
 impl Background {
     pub(crate) fn here() -> Self {
-        Self { runtime: Handle::try_current().ok(), tickets: Arc::default() }
+        Self { runtime: Handle::try_current().ok(), tickets: Arc::default(), given_up: AtomicUsize::new(0) }
     }
 
     /// Spawns `work`; `false` if there is no runtime to do so.
@@ -53,6 +55,16 @@ impl Background {
     /// How many tickets are out.
     pub(crate) fn running(&self) -> usize {
         self.tickets.out.load(Ordering::Acquire)
+    }
+
+    /// Something could not be given back.
+    pub(crate) fn gave_up(&self) {
+        self.given_up.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often something could not be given back.
+    pub(crate) fn given_up(&self) -> usize {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// Resolves when no ticket is out.

@@ -55,7 +55,7 @@ pub(crate) struct Engine {
     /// Whether the store no longer counts this manager.
     left: AtomicBool,
     /// The process that built this engine: in a forked child its guards are inert.
-    pid: u32,
+    pub(crate) pid: u32,
 }
 
 impl Engine {

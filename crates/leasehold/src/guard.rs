@@ -110,11 +110,27 @@ impl LockGuard {
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let lease = &self.lease;
         let ttl = lease.engine.check_ttl(ttl)?;
-        self.prolong(ttl, None, || {
+        self.prolong(Some(ttl), None, || {
             lease.use_ttl(ttl);
             Ok(())
         })
         .await
+    }
+
+    /// Ties the lease to whoever has to be alive for it to stand, and pushes its end out by the full ttl.
+    ///
+    /// A fresh lease is tied to this process. Only stores that can tell who is alive
+    /// ([`Capabilities::liveness`](crate::store::Capabilities::liveness)) heed a tie; to others this is an extend.
+    ///
+    /// # Errors
+    ///
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not be tied anew; it is held as before.
+    pub async fn tie_to(&self, tie: Tie) -> Result<()> {
+        self.prolong(None, Some(tie), || Ok(())).await
     }
 
     /// Gives the lease back.
@@ -170,7 +186,7 @@ impl LockGuard {
             let error = Error::new(ErrorKind::Unsupported, "its leases cannot outlive their connection or process");
             return Err(lease.in_context(error, Operation::Transfer));
         }
-        self.prolong(lease.ttl(), Some(Tie::Nothing), || {
+        self.prolong(None, Some(Tie::Nothing), || {
             lease.end(LostReason::HandedOver).map_err(|reason| lease.not_held(reason))?;
             lease.engine.renewals.leave(lease);
             Ok(())
@@ -179,8 +195,13 @@ impl LockGuard {
         Ok(lease.owner.clone())
     }
 
-    /// One confirmed extend; `then` runs before any other operation on this lease can.
-    async fn prolong(&self, ttl: Duration, tie: Option<Tie>, then: impl FnOnce() -> Result<()> + Send) -> Result<()> {
+    /// One confirmed extend by `ttl`, or by the lease's own; `then` runs before any other operation on this lease can.
+    async fn prolong(
+        &self,
+        ttl: Option<Duration>,
+        tie: Option<Tie>,
+        then: impl FnOnce() -> Result<()> + Send,
+    ) -> Result<()> {
         let lease = &self.lease;
         let in_context = |error| lease.in_context(error, Operation::Extend);
         lease.check().map_err(in_context)?;
@@ -193,6 +214,7 @@ impl LockGuard {
         };
         // It may have been lost while an earlier operation was under way.
         lease.check().map_err(in_context)?;
+        let ttl = ttl.unwrap_or_else(|| lease.ttl());
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
         claim.tie = tie;
         let (sent, grant) = extend(&lease.engine, &claim).await;
@@ -353,8 +375,9 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if engine.is_forked() {
         return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
-    // Taken before the lease leaves the registry: closing knows of the one or of the other.
-    let _ticket = engine.background.ticket();
+    // Closing waits until the request is answered or repeated in the background; taken before the lease leaves the
+    // registry, where closing looks for it.
+    let ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
@@ -367,6 +390,7 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
         tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
     }
     engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
+    drop(ticket);
     released.map_err(in_context)
 }
 

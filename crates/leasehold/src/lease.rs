@@ -123,7 +123,12 @@ impl Lease {
 
     /// The local deadline.
     pub(crate) fn valid_until(&self) -> Moment {
-        Moment::from_nanos(self.valid_until.load(Ordering::Acquire)).min(self.hold_until)
+        self.stands_until().min(self.hold_until)
+    }
+
+    /// Until when it was confirmed, however long it may be held.
+    pub(crate) fn stands_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
     /// How long the lease may still be assumed; zero once it is lost.

@@ -191,7 +191,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease goes back, in the background, to the token it came with.
+    /// If dropped, the lease goes back, in the background, to the token it came with, for the ttl of this lock.
     pub async fn resume(&self, owner: &OwnerToken) -> Result<LockGuard> {
         let key = self.key()?;
         let resumed = self.transfer_from(key, owner).await.map(LockGuard::new);

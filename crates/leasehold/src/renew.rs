@@ -170,9 +170,10 @@ impl State {
 fn next_look(lease: &Lease, sent: Moment) -> Moment {
     let deadline = lease.valid_until();
     let Some(interval) = lease.renewal_interval() else { return deadline };
-    let validity = deadline.since(sent);
-    // A store may have granted less than was asked: an attempt and another must fit before the deadline all the same.
-    sent + if interval > validity * 2 / 3 { validity / 3 } else { interval }
+    // A store may have granted less than was asked: an attempt and another must fit before the end all the same. The
+    // longest holding time is no such end, which renewals could push out.
+    let validity = lease.stands_until().since(sent);
+    (sent + if interval > validity * 2 / 3 { validity / 3 } else { interval }).min(deadline)
 }
 
 /// The mark of a running task; its drop lets the next acquisition start another.
@@ -194,6 +195,10 @@ async fn run(running: Running, engine: Weak<Engine>) {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
+            if engine.is_forked() {
+                // A current-thread runtime that was forked goes on here; the parent renews its leases itself.
+                return;
+            }
             for batch in into_batches(renewals.due(engine.clock.now())) {
                 batches.spawn(renew(Arc::clone(&engine), batch));
             }
@@ -272,6 +277,8 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             _ = lease.end(LostReason::NotHeld);
             engine.renewals.leave(lease);
         }
+        // Nobody misses a renewal of what was given back meanwhile, and a loss was told already.
+        Err(_) if lease.lost().is_some() => engine.renewals.leave(lease),
         Err(error) => {
             let remaining = lease.remaining();
             engine.observe(&Event::RenewalFailed(RenewalFailed { key: &lease.key, kind: error.kind(), remaining }));

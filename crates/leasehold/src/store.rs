@@ -247,7 +247,8 @@ pub struct Grant {
     pub validity: Duration,
     /// Strictly greater than that of every earlier grant of this key; `None` if the store keeps none.
     pub fencing: Option<FencingToken>,
-    /// Raised by the store when it learns that this lease is gone.
+    /// Raised by the store when it learns that this lease is gone. The flag of the first grant of an owner counts; later
+    /// ones, of renewals, are not looked at.
     pub loss: Option<Loss>,
 }
 

@@ -104,11 +104,14 @@ impl Target {
         // Of several requests one may still be on its way when another's lease was found. A lease that has to go back
         // to an earlier token is also found there when it never left.
         let settled_if_found = late == 0 || (late == 1 && self.back_to.is_none());
+        let mut answered = false;
         for pause in ASKS {
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
-            match self.ask().await {
+            let found = self.ask().await;
+            answered |= found.is_ok();
+            match found {
                 Ok(true) => {
                     self.engine.lines.ring(&self.key);
                     if settled_if_found {
@@ -119,6 +122,10 @@ impl Target {
                 Ok(false) if late == 0 => return,
                 Ok(false) | Err(_) => {}
             }
+        }
+        if !answered {
+            tracing::warn!(key = self.key.name(), "a lease could not be given back: its ttl ends it");
+            self.engine.background.gave_up();
         }
     }
 

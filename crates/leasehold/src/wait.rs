@@ -191,10 +191,10 @@ impl Request<'_> {
         let end = end.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
         let pause = if rely_on_place { end } else { Some(end.unwrap_or(Duration::MAX).min(naps.poll())) };
         let ask_at = pause.map(|pause| started + pause).into_iter().chain(until).min();
-        let on_advice = tokio::select! {
+        let hasty = tokio::select! {
             () = fired(armed), if trusted => {
                 naps.polls.restart();
-                true
+                HASTY
             }
             rung = called(turn, !rely_on_place) => {
                 if rung {
@@ -202,10 +202,10 @@ impl Request<'_> {
                 }
                 return Ok(());
             }
-            () = sleep_until(engine, ask_at) => pause == end,
+            () = sleep_until(engine, ask_at) => if pause == end { SOON } else { Duration::ZERO },
             () = engine.closed() => return engine.check_open(),
         };
-        naps.slept(on_advice && engine.clock.now().since(started) < HASTY);
+        naps.slept(engine.clock.now().since(started) < hasty);
         Ok(())
     }
 
@@ -255,8 +255,11 @@ struct Armed {
     spent: bool,
 }
 
-/// A nap shorter than this, ended on the store's advice, was a hasty one.
+/// A nap that a wake-up ended sooner than this was a hasty one; busy locks are rarely held for less.
 const HASTY: Duration = Duration::from_millis(2);
+
+/// A nap until the end of the present lease was a hasty one if that came sooner than this.
+const SOON: Duration = Duration::from_millis(20);
 
 /// So many hasty naps in a row are taken for a busy lock. After that the store's advice is not heard for one pause: its
 /// hints may come from a connection that is gone, its places be broken, the lease always be about to end.

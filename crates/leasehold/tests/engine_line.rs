@@ -8,6 +8,7 @@ mod support {
 }
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::testkit::{Fault, Residue};
@@ -223,6 +224,27 @@ async fn who_joins_while_the_failing_question_is_under_way_asks_for_itself() {
     assert!(!head.is_finished());
     assert_eq!(kind(head).await, Some(ErrorKind::Indeterminate));
     assert!(later.await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_store_takes_only_the_one_who_asked() {
+    let asked = AtomicUsize::new(0);
+    let rig = Rig::bent(|bent| {
+        bent.without_wakes().acquire(move |_, attempt| {
+            assert!(asked.fetch_add(1, Ordering::Relaxed) != 2, "a bug in the store");
+            attempt
+        })
+    });
+    let manager = rig.manager();
+    let held = manager.lock("k").try_acquire().await.unwrap().unwrap();
+    let head = waiter(&manager, secs(60)).await;
+    let next = waiter(&manager, secs(60)).await;
+    assert!(head.await.unwrap_err().is_panic());
+    sleep(secs(5)).await;
+    held.release().await.unwrap();
+    next.await.unwrap().unwrap().unwrap().release().await.unwrap();
+    until_nothing_is_left(&manager).await;
+    assert!(rig.is_free("k").await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,9 @@ mod support {
     pub(crate) mod rig;
 }
 
+use leasehold::clock::TimeSource;
 use leasehold::testkit::Fault;
-use leasehold::{Close, ErrorKind, LostReason, Operation, Renew};
+use leasehold::{Close, ErrorKind, LockManager, LostReason, Operation, Renew};
 use support::rig::{LIMIT, Note, Rig, TTL, key, ms, reason, secs, settle, until_nothing_is_left};
 use tokio::time::{sleep, timeout};
 
@@ -190,6 +191,26 @@ async fn an_extend_that_arrives_after_the_release_resurrects_nothing() {
     sleep(secs(2)).await;
     assert_eq!(rig.holder("k").await.unwrap().fencing, next.fencing_token());
     assert_eq!(reason(&next), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_requests_pass_but_not_their_replies_stops_before_the_next_starts() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    let rival = LockManager::builder(rig.memory.clone()).clock(rig.clock.clone().into()).build().unwrap();
+    rig.store.outage(Fault::lose_reply().silently());
+    let lost = tokio::spawn({
+        let (handle, clock) = (guard.handle(), rig.clock.clone());
+        async move { (handle.lost().await, clock.now()) }
+    });
+    let next = rival.lock("k").acquire().await.unwrap();
+    let taken = rig.clock.now();
+    let (reason, stopped) = lost.await.unwrap();
+    assert_eq!(reason, LostReason::Expired);
+    assert!(stopped < taken);
+    assert!(rig.now() <= 2 * TTL, "what was extended unseen ends with its ttl");
+    assert!(next.fencing_token() > guard.fencing_token());
+    next.check().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

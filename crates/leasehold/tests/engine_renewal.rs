@@ -15,7 +15,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
-use leasehold::store::Tie;
+use leasehold::store::{Attempt, Grant, Tie};
 use leasehold::testkit::{Fault, Residue};
 use leasehold::{Close, Error, ErrorKind, LockGuard, LockManager, LostReason, Operation, Renew};
 use support::rig::{Note, Rig, TTL, key, ms, reason, secs, settle, until_nothing_is_left};
@@ -143,6 +143,29 @@ async fn the_shortest_leases_are_renewed_at_their_interval() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_grants_less_than_was_asked_is_renewed_in_time() {
+    let short = |grant: Grant| {
+        let mut short = grant;
+        short.validity = secs(3);
+        short
+    };
+    let rig = Rig::bent(|bent| {
+        bent.acquire(move |_, attempt| match attempt {
+            Attempt::Acquired(grant) => Attempt::Acquired(short(grant)),
+            contended => contended,
+        })
+        .extend(move |_, answers| {
+            answers.map(|answers| answers.into_iter().map(|answer| Ok(answer?.map(short))).collect())
+        })
+    });
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    sleep(secs(60)).await;
+    guard.check().unwrap();
+    let calls = rig.calls(Operation::Extend);
+    assert!((40..90).contains(&calls), "{calls} calls in a minute");
+}
+
+#[tokio::test(start_paused = true)]
 async fn not_held_ends_it_at_once() {
     let rig = Rig::new();
     let manager = rig.manager();
@@ -186,6 +209,17 @@ async fn renewal_stops_with_the_guard() {
     sleep(secs(10)).await;
     assert_eq!(rig.calls(Operation::Extend), calls, "a renewal outlived its guard");
     assert!(rig.is_free("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_after_the_release_is_nobodys_failure() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::hang());
+    sleep(secs(11)).await;
+    guard.release().await.unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(rig.seen.count(|note| matches!(note, Note::RenewalFailed(..) | Note::Lost(..))), 0);
 }
 
 #[tokio::test(start_paused = true)]

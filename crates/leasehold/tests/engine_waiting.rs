@@ -82,6 +82,27 @@ async fn a_bounded_wait_is_never_early() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_ended_during_a_suspend_is_not_waited_out() {
+    for set_up in [Rig::new, Rig::polled] {
+        let rig = set_up();
+        let held = taken(&rig).await;
+        let manager = rig.manager();
+        let [bounded, behind, patient] = [secs(250), secs(200), secs(3600)].map(|wait| {
+            let lock = manager.lock("k");
+            tokio::spawn(async move { lock.acquire_within(wait).await })
+        });
+        sleep(secs(1)).await;
+        rig.clock.suspend(secs(260));
+        sleep(secs(11)).await;
+        assert!(bounded.is_finished() && behind.is_finished() && !patient.is_finished());
+        rig.clock.suspend(secs(60));
+        sleep(secs(11)).await;
+        assert!(patient.await.unwrap().unwrap().is_some(), "the other's lease is over as well");
+        assert!(held.check().is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_attempt_takes_what_became_free_just_before() {
     let rig = Rig::polled();
     let held = taken(&rig).await;
