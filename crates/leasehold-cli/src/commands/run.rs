@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
@@ -14,7 +13,7 @@ use rustix::process::Signal;
 
 use self::report::Renewals;
 use self::request::Request;
-use crate::child::{Cause, Ending, Job};
+use crate::child::{Cause, Ending, Environment, Job};
 use crate::cli::{Reach, Run};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
@@ -23,6 +22,9 @@ use crate::signals::Signals;
 
 mod report;
 mod request;
+
+/// A key that is not had after this long is not free: the command's process is started when it is.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -33,12 +35,15 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
         .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
     let request = Request::new(settings, arguments)?;
     let renewals = Renewals::default();
+    let mut prepared = None;
+    // The store is opened by another thread while this one starts the command's process. If that fails it is tried again.
+    let prepare = async { prepared = Job::prepare(request.command).ok() };
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
-        manager = open(settings, &request, renewals.clone()) => manager?,
+        (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
-    let outcome = hold(settings, &request, &manager, &renewals, &mut signals).await;
+    let outcome = hold(settings, &request, &manager, &renewals, &mut signals, prepared).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
         biased;
@@ -93,6 +98,7 @@ async fn hold(
     manager: &LockManager,
     renewals: &Renewals,
     signals: &mut Signals,
+    mut prepared: Option<Job>,
 ) -> Result<u8, Failure> {
     let limits = request.limits(manager.ttl())?;
     let mut lock = manager.lock(request.name);
@@ -108,7 +114,9 @@ async fn hold(
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(&lock, request.wait) => granted,
-        () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
+        () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
+            return Err(Failure::new(exit::BUG, "the wait was lost"));
+        }
     };
     let waited = clock.now().since(asked);
     let Some(guard) = granted.map_err(|error| not_started(settings.failure(&error)))? else {
@@ -123,25 +131,25 @@ async fn hold(
     }
     // This process may have stood still since the grant.
     guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let command = command(settings, request, manager, &guard, waited);
-    let mut job = match start(settings, manager, &guard, signals, &command).await {
+    let environment = environment(settings, request, manager, &guard, waited);
+    let mut job = match start(settings, request, manager, &guard, signals, prepared, &environment).await {
         Ok(job) => job,
         Err(failure) => {
             release(settings, guard).await;
             return Err(failure);
         }
     };
-    if let Err(error) = job.execute().await {
+    if let Err(error) = job.execute(&environment).await {
         job.dismiss();
         release(settings, guard).await;
-        job.see_off(signals).await;
+        drop(job);
         return Err(cannot_run(&request.command[0], &error));
     }
     let ending = job.watch(&guard, signals, limits).await;
     job.dismiss();
     let code = judge(request, renewals, &ending);
     release(settings, guard).await;
-    job.see_off(signals).await;
+    drop(job);
     Ok(code)
 }
 
@@ -149,21 +157,23 @@ async fn hold(
 /// that the lease does not know.
 async fn start(
     settings: &Settings,
+    request: &Request<'_>,
     manager: &LockManager,
     guard: &LockGuard,
     signals: &mut Signals,
-    command: &Command,
+    prepared: Option<Job>,
+    environment: &Environment,
 ) -> Result<Job, Failure> {
-    let mut job = Job::prepare(command)
-        .map_err(|error| Failure::new(exit::OS, format!("cannot start another process: {error}")))
-        .map_err(not_started)?;
+    let mut job = prepared
+        .map_or_else(|| Job::prepare(request.command), Ok)
+        .map_err(|error| not_started(Failure::new(exit::OS, format!("cannot start another process: {error}"))))?;
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
         if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
     };
     let guarded = async {
-        if let Err(error) = job.set_guardian(command, Clock::system().now() + guard.remaining()) {
+        if let Err(error) = job.set_guardian(environment, Clock::system().now() + guard.remaining()) {
             output::tell(&format!(
                 "warning: no process watches over this one: {error}; \
                  if this one is killed, what the command has started may live on"
@@ -188,8 +198,10 @@ async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>
     }
 }
 
-/// Says once for whom this waits; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool) {
+/// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
+async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Job>) {
+    tokio::time::sleep(SHORT_WAIT).await;
+    *prepared = None;
     if quiet {
         return pending().await;
     }
@@ -204,34 +216,31 @@ async fn announce(lock: &Lock, name: &str, quiet: bool) {
     pending().await
 }
 
-/// The command with what it finds in its environment, after what it inherits.
-fn command(
+/// What the command finds in its environment, after what it inherits.
+fn environment(
     settings: &Settings,
     request: &Request<'_>,
     manager: &LockManager,
     guard: &LockGuard,
     waited: Duration,
-) -> Command {
-    let program: &OsStr = &request.command[0];
-    let mut command = Command::new(program);
-    command
-        .args(&request.command[1..])
-        .env("LEASEHOLD_KEY", request.name)
-        .env("LEASEHOLD_NAMESPACE", manager.namespace())
-        .env("LEASEHOLD_LEASE_STORE", settings.place())
-        .env("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string())
-        .env("LEASEHOLD_WAITED_MS", waited.as_millis().to_string())
-        // What an outer lease has left there would be taken for ours.
-        .env_remove("LEASEHOLD_FENCING_TOKEN")
-        .env_remove("LEASEHOLD_ACQUIRED_AT")
-        .env_remove("LEASEHOLD_OWNER");
+) -> Environment {
+    let mut environment = Environment::default();
+    environment.set("LEASEHOLD_KEY", request.name);
+    environment.set("LEASEHOLD_NAMESPACE", manager.namespace());
+    environment.set("LEASEHOLD_LEASE_STORE", settings.place());
+    environment.set("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string());
+    environment.set("LEASEHOLD_WAITED_MS", waited.as_millis().to_string());
+    // What an outer lease has left there would be taken for ours.
+    for name in ["LEASEHOLD_FENCING_TOKEN", "LEASEHOLD_ACQUIRED_AT", "LEASEHOLD_OWNER"] {
+        environment.remove(name);
+    }
     if let Some(token) = guard.fencing_token() {
-        command.env("LEASEHOLD_FENCING_TOKEN", token.to_string());
+        environment.set("LEASEHOLD_FENCING_TOKEN", token.to_string());
     }
     if let Some(time) = output::rfc3339(guard.acquired_at()) {
-        command.env("LEASEHOLD_ACQUIRED_AT", time);
+        environment.set("LEASEHOLD_ACQUIRED_AT", time);
     }
-    command
+    environment
 }
 
 /// Says what was not as it should be, and decides on the code.
