@@ -173,6 +173,7 @@ impl Job {
         let started = clock.now();
         let mut plan = Plan::new(limits, started, started + guard.remaining());
         let mut group_nap = GROUP_NAPS.0;
+        let mut told = false;
         let (status, out_of_reach) = loop {
             self.collect();
             let now = clock.now();
@@ -192,8 +193,10 @@ impl Job {
                 }
             }
             let lost = guard.check().err().map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
-            if let Some(signal) = plan.decide(now, lost, self.status.is_some()) {
-                self.signal(signal, plan.is_losing());
+            match plan.decide(now, lost, self.status.is_some()) {
+                Some(Signal::KILL) => self.kill(plan.is_losing()),
+                Some(signal) => self.signal(signal),
+                None => {}
             }
             let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
             if let Some(status) = self.status {
@@ -202,10 +205,13 @@ impl Job {
                     self.gone = true;
                     break (status, left);
                 }
+                guard.stop_renewal();
                 if plan.killed {
-                    self.signal(Signal::KILL, plan.is_losing());
-                } else {
-                    guard.stop_renewal();
+                    self.kill(plan.is_losing());
+                } else if self.gone && !std::mem::replace(&mut told, true) {
+                    // The group's own members may have seen to them; a second TERM means haste to some.
+                    self.descendants.signal(Signal::TERM);
+                    self.descendants.signal(Signal::CONT);
                 }
                 nap = nap.min(group_nap);
                 group_nap = (group_nap * 2).min(GROUP_NAPS.1);
@@ -221,7 +227,7 @@ impl Job {
                     Signal::CONT => {}
                     signal => {
                         let signal = plan.pass_on(clock.now(), signal);
-                        self.signal(signal, false);
+                        self.signal(signal);
                     }
                 },
                 _ = guard.lost(), if lost.is_none() => {}
@@ -303,21 +309,22 @@ impl Job {
         }
     }
 
-    /// Signals the whole group, and what has left it if `everything` is to go. A group that is gone, or that changed its
-    /// user, is noticed where its end is awaited.
-    fn signal(&self, signal: Signal, everything: bool) {
-        let signals: &[Signal] = match signal {
-            // A stopped process would not see the TERM before its KILL.
-            Signal::TERM => &[signal, Signal::CONT],
-            _ => &[signal],
-        };
-        for signal in signals {
-            if !self.gone {
-                kill_process_group(self.group, *signal).ok();
+    /// Signals the whole group. A group that is gone, or that changed its user, is noticed where its end is awaited.
+    fn signal(&self, signal: Signal) {
+        if !self.gone {
+            kill_process_group(self.group, signal).ok();
+            if signal == Signal::TERM {
+                // A stopped process would not see it before its KILL.
+                kill_process_group(self.group, Signal::CONT).ok();
             }
-            if everything {
-                self.descendants.signal(*signal);
-            }
+        }
+    }
+
+    /// Kills the whole group, and what has left it if nothing may go on.
+    fn kill(&self, everything: bool) {
+        self.signal(Signal::KILL);
+        if everything {
+            self.descendants.signal(Signal::KILL);
         }
     }
 }

@@ -37,7 +37,7 @@ impl Descendants {
 
     /// Those that live now.
     pub(super) fn alive(&self) -> Vec<Pid> {
-        self.among(&Process::all().unwrap_or_default())
+        self.among(&Process::visible())
     }
 
     /// Signals every one that lives now; which of them may not be signalled shows when their end is awaited.

@@ -129,8 +129,6 @@ async fn hold(
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
-    // This process may have stood still since the grant.
-    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
     let environment = environment(settings, request, manager, &guard, waited);
     let mut job = match start(settings, request, manager, &guard, signals, prepared, &environment).await {
         Ok(job) => job,
@@ -186,7 +184,8 @@ async fn start(
         signal = signals.next_ending() => return Err(interrupted(signal, "before the command was started")),
         (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
     };
-    tied.map_err(|error| not_started(settings.failure(&error)))?;
+    // This process may have stood still since the grant.
+    tied.and_then(|()| guard.check()).map_err(|error| not_started(settings.failure(&error)))?;
     Ok(job)
 }
 

@@ -109,6 +109,29 @@ fn a_loss_takes_what_has_left_the_group() {
 }
 
 #[test]
+fn what_has_left_the_group_is_told_when_the_group_is_gone() {
+    let place = Place::new();
+    let daemon = "trap 'echo TERM > told; exit' TERM; touch up; while :; do sleep 0.02; done";
+    let script = format!("setsid sh -c \"{daemon}\" & while [ ! -e up ]; do sleep 0.02; done; exec sleep 60");
+    let options = ["--ttl", "6s", "--no-renew", "-k", "3s"];
+    place.hold("k", &options, &script).finish().expect(79);
+    assert_eq!(place.read("told"), "TERM\n");
+    assert_eq!(place.survivors(), []);
+}
+
+#[test]
+fn a_run_within_a_run_is_told_once() {
+    let place = Place::new();
+    let script = "trap 'echo TERM >> told' TERM; echo $$ > inner; while :; do sleep 0.02; done";
+    let within = [BINARY, "run", "inner", "--", "sh", "-c", script];
+    let outer = ["run", "outer", "--ttl", "4s", "--no-renew", "-k", "2s", "--"];
+    let finished = place.run(outer.into_iter().chain(within)).expect(79);
+    assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
+    assert_eq!(place.read("told"), "TERM\n");
+    wait_until("nothing is left", || place.survivors().is_empty());
+}
+
+#[test]
 fn a_loss_spares_what_was_there_before() {
     let place = Place::new();
     let script = format!("sleep 60 & echo $! > other; exec {BINARY} run k --ttl 1s --no-renew -- sleep 60");
