@@ -25,6 +25,7 @@ impl Descendants {
     }
 
     /// Those of another process, without this one.
+    #[cfg(target_os = "linux")]
     pub(super) fn of(root: Pid) -> Self {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         Self { root: root.as_raw_nonzero().get(), except: vec![own] }
