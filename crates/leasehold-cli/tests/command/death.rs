@@ -87,7 +87,7 @@ fn the_next_one_starts_as_soon_as_everything_is_gone() {
 #[ignore = "needs a store that takes a key over from a group that is gone"]
 fn a_key_that_was_taken_after_the_job_had_ended_is_no_loss() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "50s", "--renew-every", "1s"], "sleep 60");
+    let first = place.hold("k", &["--ttl", "50s", "--renew-every", "1s"], "exec sleep 60");
     first.signal(Signal::STOP);
     kill_process(place.pid("pid"), Signal::KILL).unwrap();
     let second = place.start(place.command(["run", "k", "--", "sh", "-c", "touch second; sleep 5"]));
