@@ -6,6 +6,7 @@
 mod bed;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::TimeSource;
 use leasehold::testkit::{Fault, History, Record};
@@ -40,6 +41,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
     let history = Arc::new(History::new());
     let managers: Vec<_> = (0..CLIENTS / 2).map(|_| bed.builder().ttl(TTL).build().unwrap()).collect();
     let tokens = Arc::new(Mutex::new(Vec::new()));
+    let resumed = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let locks = managers[usize::try_from(number / 2).unwrap()].clone();
@@ -48,6 +50,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
                 locks,
                 history: Arc::clone(&history),
                 tokens: Arc::clone(&tokens),
+                resumed: Arc::clone(&resumed),
                 random: random.fork(),
                 number: number * 1_000_000,
             };
@@ -62,6 +65,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
     bed.store.heal();
     assert_eq!(history.check(), []);
     assert!(history.len() > 20, "hardly anybody ever held anything");
+    assert!(resumed.load(Ordering::Relaxed) > 0, "nobody ever took on a lease");
     for locks in &managers {
         at_rest(locks).await;
     }
@@ -107,6 +111,7 @@ struct Client {
     history: Arc<History>,
     /// Leases that somebody handed over.
     tokens: Arc<Mutex<Vec<(String, OwnerToken)>>>,
+    resumed: Arc<AtomicUsize>,
     random: fastrand::Rng,
     number: u64,
 }
@@ -139,7 +144,11 @@ impl Client {
         match self.random.u8(0..4) {
             0 => _ = timeout(patience, lock.release_by(&token)).await,
             1 => _ = timeout(patience, lock.extend_by(&token, TTL)).await,
-            _ => return timeout(patience, lock.resume(&token)).await.ok()?.ok(),
+            _ => {
+                let guard = timeout(patience, lock.resume(&token)).await.ok()?.ok()?;
+                self.resumed.fetch_add(1, Ordering::Relaxed);
+                return Some(guard);
+            }
         }
         None
     }
@@ -164,8 +173,11 @@ impl Client {
             until = if guard.check().is_ok() { clock.now() } else { believed.min(clock.now()) };
         }
         let ended = self.random.u8(0..5);
-        if ended == 0 && timeout(SECOND, guard.hand_over()).await.is_ok_and(|handed| handed.is_ok()) {
-            // Over when it was confirmed; believed until then, as long as the guard was.
+        // Handed over: believed until it was confirmed, as long as the guard was.
+        if ended == 0
+            && let Ok(Ok(token)) = timeout(SECOND, guard.hand_over()).await
+        {
+            self.tokens.lock().push((guard.key().name().to_owned(), token));
         }
         let record = Record::new(key(guard.key().name()), self.number, from, until).fencing(guard.fencing_token());
         self.history.record(record);
