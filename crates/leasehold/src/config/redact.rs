@@ -31,6 +31,10 @@ pub(super) fn split_at_mark(text: &str, mark: char) -> (&str, &str) {
 
 /// Hides what stands between the first colon after the scheme and the last `@`; `None` if there is nothing to hide.
 fn hide_password(text: &str) -> Option<String> {
+    // A path from its first character on.
+    if starts_with(text, "sqlite:///") {
+        return None;
+    }
     let start = match text.find("://") {
         Some(colon) => colon + 3,
         // Not a URL, or one of a local store, whose path may well hold these characters.
@@ -89,6 +93,8 @@ mod tests {
             ("postgres://h/db?password_file=/run/x", "postgres://h/db?password_file=/run/x"),
             ("sqlite:/home/a:b@c/x.db", "sqlite:/home/a:b@c/x.db"),
             ("sqlite:///home/a@b/x.db", "sqlite:///home/a@b/x.db"),
+            ("sqlite:///a@b:c@d", "sqlite:///a@b:c@d"),
+            ("sqlite://u:pw@h/x.db", "sqlite://u:***@h/x.db"),
             ("memory:", "memory:"),
             ("", ""),
         ] {
