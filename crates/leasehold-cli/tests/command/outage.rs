@@ -82,7 +82,8 @@ fn a_reader_of_messages_that_stands_still_does_not_keep_the_key() {
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
     rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    let script = format!("exec {BINARY} run k --max-runtime 300ms -- sh -c 'touch held; exec sleep 60' 2>&0");
+    // Nothing else than giving it back frees the key in the time that this test waits.
+    let script = format!("exec {BINARY} run k --ttl 10m --max-runtime 300ms -- sh -c 'touch held; exec sleep 60' 2>&0");
     let mut command = place.program(["sh", "-c", &script]);
     command.stdin(writer);
     let mut first = place.start(command);
