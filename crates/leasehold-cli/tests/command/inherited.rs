@@ -1,10 +1,8 @@
 //! What the caller may have left behind: signals ignored or blocked, limits of the process.
 
-use std::fs;
-
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
-use crate::support::{BINARY, Place, proc_file};
+use crate::support::{BINARY, Place};
 
 /// Writes the job's pid, when it runs.
 const UP: &str = "echo $$ > pid.new; mv pid.new pid";
@@ -25,11 +23,11 @@ fn an_ignored_end_of_children_does_not_matter() {
 fn blocked_signals_are_heard() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         let place = Place::new();
-        let script = format!("{UP}; exec sleep 60");
+        let script = format!("grep '^SigBlk' /proc/self/status > blocked; {UP}; exec sleep 60");
         let run = ["env", "--block-signal", BINARY, "run", "k", "--", "sh", "-c", &script];
         let first = place.start(place.program(run));
-        let status = fs::read_to_string(proc_file(place.pid("pid"), "status")).unwrap();
-        assert!(status.contains("SigBlk:\t0000000000000000"), "{status}");
+        place.pid("pid");
+        assert_eq!(place.read("blocked"), "SigBlk:\t0000000000000000\n");
         first.signal(signal);
         first.finish().expect(code);
         assert!(place.is_free("k"));
