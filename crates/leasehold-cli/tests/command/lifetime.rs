@@ -12,13 +12,13 @@ use crate::input::{NOBODY, as_nobody};
 use crate::support::{Place, is_running, proc_file, wait_until};
 
 /// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
-const SHORT: [&str; 6] = ["--ttl", "3s", "--renew-every", "500ms", "-k", "500ms"];
+const SHORT: [&str; 6] = ["--ttl", "6s", "--renew-every", "500ms", "-k", "500ms"];
 
 #[test]
 fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
     let place = Place::new();
-    let first = place.hold("k", &SHORT, "sleep 6");
-    place.run(["run", "k", "-w", "4", "--", "true"]).expect(75);
+    let first = place.hold("k", &SHORT, "sleep 10");
+    place.run(["run", "k", "-w", "7", "--", "true"]).expect(75);
     first.finish().expect(0);
 }
 
