@@ -133,22 +133,27 @@ async fn hold(
     let mut job = match start(settings, request, manager, &guard, signals, prepared, &environment).await {
         Ok(job) => job,
         Err(failure) => {
-            release(settings, guard).await;
+            tell_release(settings, guard.release().await);
             return Err(failure);
         }
     };
     if let Err(error) = job.execute(&environment).await {
         job.dismiss();
-        release(settings, guard).await;
-        drop(job);
+        tell_release(settings, guard.release().await);
         return Err(cannot_run(&request.command[0], &error));
     }
-    let ending = job.watch(&guard, signals, limits).await;
+    let watched = job.watch(&guard, signals, limits).await;
+    if watched.is_err() {
+        job.abandon(&guard).await;
+    }
     job.dismiss();
-    let code = judge(request, renewals, &ending);
-    release(settings, guard).await;
-    drop(job);
-    Ok(code)
+    // Before anything is said: a reader that stands still must not keep the key.
+    let released = guard.release().await;
+    let code = watched
+        .map(|ending| judge(settings, request, renewals, &ending))
+        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    tell_release(settings, released);
+    code
 }
 
 /// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
@@ -162,9 +167,13 @@ async fn start(
     prepared: Option<Job>,
     environment: &Environment,
 ) -> Result<Job, Failure> {
-    let mut job = prepared
-        .map_or_else(|| Job::prepare(request.command), Ok)
-        .map_err(|error| not_started(Failure::new(exit::OS, format!("cannot start another process: {error}"))))?;
+    let mut job = prepared.map_or_else(|| Job::prepare(request.command), Ok).map_err(|error| match error.kind() {
+        // Of this program, which the command is started with.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            not_started(Failure::new(exit::OS, format!("cannot start this program again: {error}: mount /proc")))
+        }
+        _ => cannot_run(&request.command[0], &error),
+    })?;
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
@@ -243,7 +252,7 @@ fn environment(
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
+fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
@@ -269,15 +278,15 @@ fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
             exit::TIMED_OUT
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_raw(&report::lost(request.name, request.renew, renewals, ending));
+            output::tell_raw(&report::lost(settings, request, renewals, ending));
             exit::LOST
         }
     }
 }
 
-/// Gives the lease back. Nothing of the group runs any more, so a lease that is gone already did no harm.
-async fn release(settings: &Settings, guard: LockGuard) {
-    match guard.release().await {
+/// Says how giving back went. Nothing of the group runs any more, so a lease that is gone already did no harm.
+fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
+    match released {
         Ok(()) if settings.verbose => output::tell("the lease was given back"),
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost) => {}
@@ -295,6 +304,10 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
         }
         io::ErrorKind::NotFound => "check the name and PATH",
         io::ErrorKind::PermissionDenied => "make it executable",
+        io::ErrorKind::ArgumentListTooLong => {
+            "pass fewer arguments: a list in a file or on standard input has no limit"
+        }
+        _ if exit::is_shortage(error) => "raise ulimit -n (files) or -u (processes)",
         _ => "the lease was given back",
     };
     let program = output::clean(&program.to_string_lossy());

@@ -9,6 +9,7 @@
 mod answers;
 mod codes;
 mod death;
+mod inherited;
 mod input;
 mod lifetime;
 mod outage;
