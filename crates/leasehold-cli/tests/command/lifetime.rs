@@ -136,7 +136,7 @@ fn a_job_that_became_another_user_is_not_said_to_be_stopped() {
 fn a_group_that_outlives_its_first_process_keeps_the_lease_until_it_is_stopped() {
     let place = Place::new();
     let script = "sleep 60 & echo $! > grandchild; exit 4";
-    let first = place.start(place.command(["run", "k", "--ttl", "2s", "--", "sh", "-c", script]));
+    let first = place.start(place.command(["run", "k", "--ttl", "6s", "--", "sh", "-c", script]));
     let grandchild = place.pid("grandchild");
     let check = "! grep -q '^State:.[RSDT]' /proc/$(cat grandchild)/status 2> /dev/null";
     let second = place.start(place.command(["run", "k", "--", "sh", "-c", check]));
