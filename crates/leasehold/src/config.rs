@@ -75,7 +75,11 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     } else {
         text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok())
     };
-    parsed.ok_or_else(|| invalid(format!("invalid duration {text:?}: write it like 30s, 1.5s, 2m or 1h")))
+    parsed.ok_or_else(|| {
+        // Whatever it is, it is no duration: nobody needs all of it.
+        let text: String = text.chars().take(16).collect();
+        invalid(format!("invalid duration {text:?}: write it like 30s, 1.5s, 2m or 1h"))
+    })
 }
 
 async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
@@ -87,14 +91,16 @@ async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
         return Err(invalid("a store's URL has no part after '#': write %23 where the character is meant"));
     }
     let (base, query) = redact::split_at_mark(url, '?');
-    let Some((scheme, place)) = base.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
+    let Some((scheme, place)) = base.split_once(':').filter(|(scheme, _)| redact::is_scheme(scheme)) else {
         let path = if base.starts_with(['/', '.', '~']) { "; a file is sqlite:///path" } else { "" };
         return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
     };
     let scheme = scheme.to_ascii_lowercase();
     match SCHEMES.iter().find(|(known, _)| *known == scheme) {
         None => {
-            return Err(invalid(format!("unknown store {scheme:?}{}: {}", meant(&scheme), choices())));
+            let near = near(&scheme, SCHEMES.map(|(name, _)| name));
+            let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
+            return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
         }
         Some((_, false)) => {
             return Err(invalid(format!(
@@ -158,7 +164,12 @@ fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
             ));
         }
     };
-    let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
+    let path = format!("/{}", path.trim_start_matches('/'));
+    let is_escape = |after: &str| after.get(..2).is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if !path.split('%').skip(1).all(is_escape) {
+        return Err(invalid("a file's path holds a '%' without two digits: write %25 where the character is meant"));
+    }
+    let path: Vec<u8> = percent_encoding::percent_decode_str(&path).collect();
     if path.contains(&0) {
         return Err(invalid("a file's path holds a zero byte: remove %00"));
     }
@@ -187,8 +198,10 @@ impl Options {
                 "op_timeout" => options.op_timeout.replace(positive(&name, &value)?).is_some(),
                 "connect_timeout" => options.connect_timeout.replace(positive(&name, &value)?).is_some(),
                 _ => {
-                    let meant = near(&name, OPTIONS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    return Err(invalid(format!("unknown option {name:?}{meant}: there are {}", OPTIONS.join(", "))));
+                    let near = near(&name, OPTIONS);
+                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    let options = OPTIONS.join(", ");
+                    return Err(invalid(format!("unknown option{}{meant}: there are {options}", named(&name, near))));
                 }
             };
             if is_repeated {
@@ -220,19 +233,16 @@ fn positive(name: &str, value: &str) -> Result<Duration> {
     }
 }
 
-fn is_scheme(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '+' | '-' | '.'))
-}
-
 fn choices() -> String {
     let schemes: Vec<_> =
         SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
     format!("choose one of {}", schemes.join(" "))
 }
 
-fn meant(scheme: &str) -> String {
-    near(scheme, SCHEMES.map(|(name, _)| name)).map_or(String::new(), |near| format!(", did you mean {near}:?"))
+/// The name as it may be repeated in a message: one that looks like none may be a secret at the wrong place.
+fn named(name: &str, near: Option<&str>) -> String {
+    let is_plain = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    if is_plain || near.is_some() { format!(" {name:?}") } else { String::new() }
 }
 
 fn near<const N: usize>(name: &str, known: [&'static str; N]) -> Option<&'static str> {
@@ -272,6 +282,10 @@ mod tests {
             ("memory:?ttl=5s&ttl=6s", "option \"ttl\" is given twice"),
             ("memory:?namespace=a:b", "invalid namespace"),
             ("memory:#hunter2", "write %23"),
+            ("hunter2:x", "unknown store: choose one of"),
+            ("memory:?hunter2", "unknown option: there are connect_timeout, namespace"),
+            ("memory:?password%3Dhunter2", "unknown option: there are connect_timeout, namespace"),
+            ("memory:?ttl=a-very-long-text-hunter2", "invalid duration \"a-very-long-text\": write"),
         ] {
             let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
@@ -295,11 +309,12 @@ mod tests {
             ("", None),
             ("///var/lib/a.db", Some("/var/lib/a.db")),
             ("/var/lib/a.db", Some("/var/lib/a.db")),
+            ("////var//a.db", Some("/var//a.db")),
             ("///with%20space%3f/%25", Some("/with space?/%")),
         ] {
             assert_eq!(sqlite_path(place).unwrap(), path.map(Into::into), "{place}");
         }
-        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//"] {
+        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//", "///%zz", "///a%2", "///%"] {
             assert_eq!(sqlite_path(place).unwrap_err().kind(), ErrorKind::InvalidConfig, "{place}");
         }
         let directory = tempfile::tempdir().unwrap();
