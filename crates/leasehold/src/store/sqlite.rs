@@ -39,7 +39,9 @@ mod host;
 mod layout;
 mod lease;
 mod limit;
+mod liveness;
 mod place;
+mod processes;
 mod queue;
 mod row;
 mod thread;
@@ -143,6 +145,7 @@ impl Store for SqliteStore {
             .fencing(Fencing::Monotonic)
             .hand_over()
             .lists()
+            .liveness()
             .survives_restart()
     }
 
@@ -150,15 +153,15 @@ impl Store for SqliteStore {
         let request = Request::from(claim);
         self.ask(Urgency::Normal, patience(claim.ttl), move |worker| {
             let (file, host) = worker.file()?;
-            let holder = match lease::acquire(file, host, &request)? {
+            let (holder, tie) = match lease::acquire(file, host, &request)? {
                 Outcome::Granted(grant) => return Ok(Attempt::Acquired(grant)),
-                Outcome::Held(holder) => holder,
+                Outcome::Held(holder, tie) => (holder, tie),
             };
             let mut contention = Contention::new();
             contention.retry_after = holder.remaining;
             if request.waits {
                 // Nothing is missed in between: whatever is committed from now on is seen by the next look.
-                contention = contention.wake(worker.watches.add(&request.key, &holder));
+                contention = contention.wake(worker.watches.add(&request.key, &holder, tie));
             }
             Ok(Attempt::Contended(contention.holder(holder)))
         })
@@ -212,7 +215,7 @@ impl Store for SqliteStore {
         let key = key.clone();
         self.ask(Urgency::Normal, PATIENCE, move |worker| {
             let (file, host) = worker.file()?;
-            Ok(Inspection::new(lease::inspect(file, host, key.as_stored())?.into_iter().collect()))
+            Ok(Inspection::new(lease::inspect(file, host, &key)?.into_iter().collect()))
         })
         .await
     }
