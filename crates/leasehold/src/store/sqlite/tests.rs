@@ -18,6 +18,7 @@ mod losses;
 mod places;
 mod races;
 mod rows;
+mod takeovers;
 mod threads;
 mod upkeep;
 
