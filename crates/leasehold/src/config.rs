@@ -241,7 +241,7 @@ fn choices() -> String {
 
 /// The name as it may be repeated in a message: one that looks like none may be a secret at the wrong place.
 fn named(name: &str, near: Option<&str>) -> String {
-    let is_plain = name.len() <= 32 && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_plain = (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     if is_plain || near.is_some() { format!(" {name:?}") } else { String::new() }
 }
 

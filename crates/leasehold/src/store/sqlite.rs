@@ -71,7 +71,8 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Rejected`] if the file cannot be created or written or belongs to another program or version,
-    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux.
+    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux, in a
+    /// container that hides the kernel's boot id or time, and in a process that was forked from one that used a store.
     ///
     /// # Cancel safety
     ///
@@ -82,6 +83,7 @@ impl SqliteStore {
     }
 
     /// Opens the file at [`default_path`](Self::default_path); creates it, and its directory for this user only.
+    /// A directory that others can write is refused.
     ///
     /// # Errors
     ///

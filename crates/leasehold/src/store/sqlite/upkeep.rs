@@ -12,6 +12,8 @@ use crate::error::Result;
 
 /// How long the thread has had nothing to do before it sees to the file.
 const QUIET: Duration = Duration::from_secs(1);
+/// How long it lets others go first in the middle of a round.
+const PAUSE: Duration = Duration::from_millis(20);
 /// How many jobs it does at most before it sees to the rows.
 const BUSY: u32 = 1000;
 /// How many rows are looked at in one go, which takes less than a millisecond. More than as many jobs can leave behind.
@@ -50,7 +52,7 @@ impl Upkeep {
     pub(super) fn when_quiet(&mut self, now: Moment, file: Option<&LeaseFile>, host: &Host) {
         self.sweep(file, host);
         let is_half_way = !self.after.is_empty();
-        self.due = is_half_way.then(|| now + QUIET);
+        self.due = is_half_way.then(|| now + PAUSE);
         if let Some(file) = file {
             file.read(shorten_log).ok();
         }

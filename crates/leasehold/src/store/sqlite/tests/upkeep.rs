@@ -86,9 +86,12 @@ async fn a_quiet_thread_removes_old_rows_and_empties_the_log() {
         let counts = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
         watcher.query_row("PRAGMA wal_checkpoint(NOOP)", [], counts).unwrap()
     };
-    while rows(&path) > 1 || log().0 - log().1 >= 500 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let is_done = async {
+        while rows(&path) > 1 || log().0 - log().1 >= 500 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_done).await.expect("the thread left it as it was");
     assert_eq!(store.list("", Page::first(9)).await.unwrap().entries.len(), 1);
 }
 
