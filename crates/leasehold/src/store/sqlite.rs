@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use self::file::Survives;
 use self::host::{Host, wall_time};
 use self::lease::{Outcome, Request};
+use self::processes::is_own_proc;
 use self::queue::Urgency;
 use self::thread::{StoreThread, Worker};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -248,6 +249,13 @@ impl Store for SqliteStore {
                     Level::Warn,
                     format!("every user of this host can reach {}, which holds owner tokens", path.display()),
                     format!("chmod o= {}", path.display()),
+                ));
+            }
+            if !is_own_proc() {
+                probe = probe.finding(Finding::new(
+                    Level::Warn,
+                    "/proc tells of another pid namespace, so the lease of a process that dies stands until its ttl",
+                    "mount the /proc of this process's own pid namespace",
                 ));
             }
             let log = place::beside(&path, place::LOG);

@@ -181,6 +181,10 @@ async fn obey(locks: &LockManager, guard: &mut Option<LockGuard>, verb: &str, ar
             Some(_) => "held",
             None => "free",
         },
+        "probe" => match locks.probe().await.unwrap().findings.iter().any(|finding| finding.what.contains("/proc")) {
+            true => "blind",
+            false => "sees",
+        },
         "hand-over" => return held().hand_over().await.unwrap().expose(),
         "keep" => {
             held().keep().await.unwrap();

@@ -94,7 +94,7 @@ fn a_group_lives_on_without_its_leader() {
 }
 
 #[test]
-fn a_group_lives_as_long_as_a_child_that_left_it_does_not_count() {
+fn a_child_that_left_its_group_does_not_count() {
     let mut group = Group::start("setsid sleep 600 >/dev/null & echo $!");
     let away: i32 = group.printed().parse().unwrap();
     let scene = Scene::new();

@@ -113,6 +113,15 @@ fn another_pid_namespace_waits_for_the_ttl() {
 }
 
 #[test]
+fn a_probe_tells_where_deaths_cannot_be_seen() {
+    if can_start(&[&OTHER_NUMBERS, &OTHER_NUMBERS_FOREIGN_PROC]) {
+        let scene = Scene::new();
+        assert_eq!(scene.actor_within(&OTHER_NUMBERS).tell("probe"), "sees");
+        assert_eq!(scene.actor_within(&OTHER_NUMBERS_FOREIGN_PROC).tell("probe"), "blind");
+    }
+}
+
+#[test]
 fn the_same_pid_namespace_is_as_good_as_the_first() {
     if !can_start(&[&OTHER_NUMBERS]) {
         return;
@@ -129,7 +138,7 @@ fn the_same_pid_namespace_is_as_good_as_the_first() {
         if !can_start(&[&way]) {
             return;
         }
-        // Also if the holder could not read its own start time.
+        // Without it, the holder cannot tell its own start.
         sees_life_and_death(scene.actor_within(&way), other);
     }
 }
