@@ -10,6 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::fault::{Fault, rejected};
+use super::file_system::refuse_network;
 use super::host::Host;
 use super::layout::{prepare, recognize, refuse_foreign};
 use super::limit::Limit;
@@ -64,6 +65,7 @@ impl LeaseFile {
     }
 
     fn attempt(path: &Path, host: &Host, limit: &Limit) -> Result<Self, Fault> {
+        refuse_network(path, host)?;
         create(path)?;
         let found = fs::metadata(path).map_err(|error| unreachable_file(path, error))?;
         if !found.is_file() {
