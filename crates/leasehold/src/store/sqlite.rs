@@ -46,6 +46,7 @@ mod notices;
 mod place;
 mod processes;
 mod queue;
+mod room;
 mod row;
 mod thread;
 mod upkeep;
@@ -74,8 +75,9 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Rejected`] if the file cannot be created or written, is on a network file system or belongs to
-    /// another program or version, [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux, in a
-    /// container that hides the kernel's boot id or time, and in a process that was forked from one that used a store.
+    /// another program or version, [`ErrorKind::Unavailable`] if it stays busy or the disk fails or is full,
+    /// [`ErrorKind::Unsupported`] outside Linux, in a container that hides the kernel's boot id or time, and in a
+    /// process that was forked from one that used a store.
     ///
     /// # Cancel safety
     ///

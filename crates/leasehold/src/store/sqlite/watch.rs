@@ -101,6 +101,11 @@ impl Watches {
         self.notices.as_ref().filter(|_| !is_resting)
     }
 
+    #[cfg(test)]
+    pub(super) fn has_notices(&self) -> bool {
+        self.notices.is_some()
+    }
+
     /// The file may have changed.
     pub(super) fn noticed(&mut self) {
         self.looks = 0;
@@ -168,10 +173,13 @@ impl Watches {
     }
 
     fn wake_where(&mut self, matches: impl FnMut(&mut Watch) -> bool) {
+        let waiting = self.watches.len();
         for watch in self.watches.extract_if(.., matches) {
             watch.bell.send(()).ok();
         }
-        self.rest_if_nobody_waits();
+        if self.watches.len() < waiting {
+            self.rest_if_nobody_waits();
+        }
     }
 
     fn rest_if_nobody_waits(&mut self) {
