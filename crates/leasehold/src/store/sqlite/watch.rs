@@ -9,7 +9,7 @@ use super::file::LeaseFile;
 use super::host::{Host, TieFacts};
 use super::lease;
 use super::liveness::Look;
-use super::notices::Notices;
+use super::notices::{Heard, Notices};
 use super::row::fencing;
 use crate::clock::{Clock, Moment};
 use crate::store::{Holder, Wake};
@@ -146,6 +146,10 @@ impl Watches {
         }
         if now >= self.holders_due {
             self.look_at_holders(host);
+            // A thread that always has something to do never listens.
+            if self.notices.as_ref().is_some_and(|notices| notices.listen(Some(Duration::ZERO)) == Heard::Change) {
+                self.noticed();
+            }
         }
     }
 

@@ -100,10 +100,8 @@ fn actor_of_refused(user: u32, group: u32, program: &Path, path: &Path) -> Strin
 async fn a_guard_of_a_deleted_or_replaced_file_is_lost_and_a_new_one_is_had() {
     for is_replaced in [false, true] {
         let (directory, path) = scratch();
-        let locks = LockManager::builder(SqliteStore::open(&path).await.unwrap())
-            .ttl(Duration::from_secs(6))
-            .build()
-            .unwrap();
+        let locks =
+            LockManager::builder(SqliteStore::open(&path).await.unwrap()).ttl(Duration::from_secs(6)).build().unwrap();
         let guard = locks.lock("k").acquire().await.unwrap();
         if is_replaced {
             let successor = directory.path().join("new.db");
