@@ -3,8 +3,10 @@
 //! Excludes the processes of one host that use the *same file*; two users with two default files do not exclude each
 //! other. A lease ends by the machine's boot-time clock, which counts suspend and which no step of the wall clock
 //! moves; after a reboot every lease that is tied to a process is free, and one that is tied to nothing stands until
-//! the wall-clock end that it carries. Fencing tokens come from one counter in the file and survive crash, reboot and
-//! power loss; a file that is deleted or replaced starts a new one, and [`Probe::identity`] tells.
+//! the wall-clock end that it carries. A lease whose process or process group is surely gone is free at once; where
+//! that cannot be told, as between pid namespaces, it stands until its ttl. Fencing tokens come from one counter in the
+//! file and survive crash, reboot and power loss; a file that is deleted or replaced starts a new one, and
+//! [`Probe::identity`] tells.
 //!
 //! A thread of its own does the work, in short transactions of a write-ahead file. A file that stays busy, for example
 //! because a process was stopped in the middle of a write, is answered with `Unavailable`, never with contention.

@@ -106,6 +106,32 @@ fn a_hidden_zombie_is_alive() {
 }
 
 #[test]
+fn a_group_with_a_hidden_member_is_alive() {
+    if !can_start(&[&STRANGER, &BLIND_STRANGER]) {
+        return;
+    }
+    let scene = Scene::new();
+    let (mut holder, mut other) = (scene.actor(), scene.actor_within(&BLIND_STRANGER));
+    let mut leader =
+        Command::new(STRANGER[0]).args(&STRANGER[1..]).args(["sleep", "600"]).process_group(0).spawn().unwrap();
+    let group = i32::try_from(leader.id()).unwrap();
+    let mut hidden = Command::new("sleep").arg("600").process_group(group).spawn().unwrap();
+    assert_eq!(holder.tell("take"), "taken");
+    assert_eq!(holder.tell(&format!("tie {group}")), "tied");
+    // All that the other one sees of the group from now on is a zombie.
+    leader.kill().unwrap();
+    let is_zombie = |id| fs::read_to_string(format!("/proc/{id}/stat")).unwrap().contains(") Z ");
+    while !is_zombie(leader.id()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(other.tell("take"), "held");
+    hidden.kill().unwrap();
+    hidden.wait().unwrap();
+    leader.wait().unwrap();
+    assert_eq!(other.tell("take"), "taken");
+}
+
+#[test]
 fn another_pid_namespace_waits_for_the_ttl() {
     each_way_round(&[], &OTHER_NUMBERS, waits_for_the_ttl);
     each_way_round(&[], &OTHER_NUMBERS_FOREIGN_PROC, waits_for_the_ttl);
@@ -121,25 +147,24 @@ fn a_probe_tells_where_deaths_cannot_be_seen() {
     }
 }
 
+/// Two in one pid namespace, of whom one may lack its `/proc`.
 #[test]
 fn the_same_pid_namespace_is_as_good_as_the_first() {
     if !can_start(&[&OTHER_NUMBERS]) {
         return;
     }
-    for with_its_proc in [true, false] {
+    for (holder_has_proc, other_has_proc) in [(true, true), (false, true), (true, false)] {
         let scene = Scene::new();
-        let other = scene.actor_within(&OTHER_NUMBERS);
-        let children = format!("/proc/{0}/task/{0}/children", other.id());
-        let inside = fs::read_to_string(children).unwrap();
-        let mut way = vec!["nsenter", "--target", inside.trim(), "--pid"];
-        if with_its_proc {
-            way.push("--mount");
-        }
-        if !can_start(&[&way]) {
+        let first = scene.actor_within(&OTHER_NUMBERS);
+        let inside = fs::read_to_string(format!("/proc/{0}/task/{0}/children", first.id())).unwrap();
+        let bare = ["nsenter", "--target", inside.trim(), "--pid"];
+        let full = ["nsenter", "--target", inside.trim(), "--pid", "--mount"];
+        if !can_start(&[&bare, &full]) {
             return;
         }
-        // Without it, the holder cannot tell its own start.
-        sees_life_and_death(scene.actor_within(&way), other);
+        let enter = |has_proc| scene.actor_within(if has_proc { &full } else { &bare });
+        let check = if other_has_proc { sees_life_and_death } else { waits_for_the_ttl };
+        check(enter(holder_has_proc), enter(other_has_proc));
     }
 }
 

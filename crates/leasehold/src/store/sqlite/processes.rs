@@ -71,11 +71,13 @@ impl Sight for Processes {
         if may_hide_processes(&fs::read_to_string("/proc/self/mountinfo").ok()?) {
             return None;
         }
-        let mut members = Vec::new();
+        let mut ids = Vec::new();
         for entry in fs::read_dir("/proc").ok()? {
-            let Some(id) = entry.ok()?.file_name().to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
+            ids.extend(entry.ok()?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        let mut members = Vec::new();
+        // The latest first: they are the ones that end before they are read.
+        for id in ids.into_iter().rev() {
             let seen = self.read(id).ok()??;
             if seen.group == group {
                 members.push(seen);
@@ -91,6 +93,15 @@ impl Sight for Processes {
 /// Whether `/proc` tells of this process's own pid namespace.
 pub(super) fn is_own_proc() -> bool {
     fs::read_link("/proc/self").is_ok_and(|name| name.to_str() == Some(&std::process::id().to_string()))
+        && fs::read_to_string("/proc/self/status").is_ok_and(|status| has_one_number(&status))
+}
+
+/// Whether a process is seen from its own pid namespace, to judge by its `/proc/<pid>/status`: seen from an outer one
+/// it has a number in each, and they may happen to be the same.
+fn has_one_number(status: &str) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    // Kernels without the line are without pid namespaces.
+    numbers.is_none_or(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
 fn positive(id: u32) -> Option<Pid> {
@@ -151,12 +162,23 @@ mod tests {
     }
 
     #[test]
+    fn a_number_for_each_pid_namespace_is_told_from_one() {
+        for (status, expected) in
+            [("Name:\tx\nNSpid:\t7\nKthread:\t0\n", true), ("NSpid:\t7\t7\n", false), ("Name:\tNSpid:\n", true)]
+        {
+            assert_eq!(has_one_number(status), expected, "{status}");
+        }
+    }
+
+    #[test]
     fn this_process_is_seen() {
         let (id, processes) = (std::process::id(), Processes::since_boot(0));
         let seen = processes.process(id).unwrap();
         assert!(is_own_proc() && !seen.is_dead() && seen.threads >= 2, "{seen:?}");
         assert!(processes.may_have_process(id) && processes.may_have_group(seen.group));
-        assert!(processes.members(seen.group).unwrap().iter().any(|member| !member.is_dead()));
+        // While others end, a reading may be of no use.
+        let members = std::iter::repeat_with(|| processes.members(seen.group)).find_map(|members| members).unwrap();
+        assert!(members.iter().any(|member| !member.is_dead()));
         assert_eq!(processes.process(1 << 23), None);
         assert!(!processes.may_have_process(1 << 23) && !processes.may_have_group(1 << 23));
         for odd in [0, 1, u32::MAX] {
