@@ -118,7 +118,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// If dropped, the lease may or may not be removed.
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>>;
 
-    /// Tells who holds a key; never takes the lease, and reads an expired one as free.
+    /// Tells who holds a key; never takes the lease, and reads as free what an acquire could take over at once: an
+    /// expired lease, or one whose [`Tie`] is dead.
     ///
     /// # Errors
     ///

@@ -3,8 +3,10 @@
 //! Excludes the processes of one host that use the *same file*; two users with two default files do not exclude each
 //! other. A lease ends by the machine's boot-time clock, which counts suspend and which no step of the wall clock
 //! moves; after a reboot every lease that is tied to a process is free, and one that is tied to nothing stands until
-//! the wall-clock end that it carries. Fencing tokens come from one counter in the file and survive crash, reboot and
-//! power loss; a file that is deleted or replaced starts a new one, and [`Probe::identity`] tells.
+//! the wall-clock end that it carries. A lease whose process or process group is surely gone is free at once; where
+//! that cannot be told, as between pid namespaces, it stands until its ttl. Fencing tokens come from one counter in the
+//! file and survive crash, reboot and power loss; a file that is deleted or replaced starts a new one, and
+//! [`Probe::identity`] tells.
 //!
 //! A thread of its own does the work, in short transactions of a write-ahead file. A file that stays busy, for example
 //! because a process was stopped in the middle of a write, is answered with `Unavailable`, never with contention.
@@ -24,6 +26,7 @@ use async_trait::async_trait;
 use self::file::Survives;
 use self::host::{Host, wall_time};
 use self::lease::{Outcome, Request};
+use self::processes::is_own_proc;
 use self::queue::Urgency;
 use self::thread::{StoreThread, Worker};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -35,12 +38,17 @@ use crate::types::{Key, OwnerToken};
 
 mod fault;
 mod file;
+mod file_system;
 mod host;
 mod layout;
 mod lease;
 mod limit;
+mod liveness;
+mod notices;
 mod place;
+mod processes;
 mod queue;
+mod room;
 mod row;
 mod thread;
 mod upkeep;
@@ -68,9 +76,10 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Rejected`] if the file cannot be created or written or belongs to another program or version,
-    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux, in a
-    /// container that hides the kernel's boot id or time, and in a process that was forked from one that used a store.
+    /// [`ErrorKind::Rejected`] if the file cannot be created or written, is on a network file system or belongs to
+    /// another program or version, [`ErrorKind::Unavailable`] if it stays busy or the disk fails or is full,
+    /// [`ErrorKind::Unsupported`] outside Linux, in a container that hides the kernel's boot id or time, and in a
+    /// process that was forked from one that used a store.
     ///
     /// # Cancel safety
     ///
@@ -145,6 +154,7 @@ impl Store for SqliteStore {
             .fencing(Fencing::Monotonic)
             .hand_over()
             .lists()
+            .liveness()
             .survives_restart()
     }
 
@@ -152,15 +162,15 @@ impl Store for SqliteStore {
         let request = Request::from(claim);
         self.ask(Urgency::Normal, patience(claim.ttl), move |worker| {
             let (file, host) = worker.file()?;
-            let holder = match lease::acquire(file, host, &request)? {
+            let (holder, tie) = match lease::acquire(file, host, &request)? {
                 Outcome::Granted(grant) => return Ok(Attempt::Acquired(grant)),
-                Outcome::Held(holder) => holder,
+                Outcome::Held(holder, tie) => (holder, tie),
             };
             let mut contention = Contention::new();
             contention.retry_after = holder.remaining;
             if request.waits {
                 // Nothing is missed in between: whatever is committed from now on is seen by the next look.
-                contention = contention.wake(worker.watches.add(&request.key, &holder));
+                contention = contention.wake(worker.watches.add(&request.key, &holder, tie));
             }
             Ok(Attempt::Contended(contention.holder(holder)))
         })
@@ -214,7 +224,7 @@ impl Store for SqliteStore {
         let key = key.clone();
         self.ask(Urgency::Normal, PATIENCE, move |worker| {
             let (file, host) = worker.file()?;
-            Ok(Inspection::new(lease::inspect(file, host, key.as_stored())?.into_iter().collect()))
+            Ok(Inspection::new(lease::inspect(file, host, &key)?.into_iter().collect()))
         })
         .await
     }
@@ -245,6 +255,20 @@ impl Store for SqliteStore {
                     Level::Warn,
                     format!("every user of this host can reach {}, which holds owner tokens", path.display()),
                     format!("chmod o= {}", path.display()),
+                ));
+            }
+            if !is_own_proc() {
+                probe = probe.finding(Finding::new(
+                    Level::Warn,
+                    "/proc tells of another pid namespace, so the lease of a process that dies stands until its ttl",
+                    "mount the /proc of this process's own pid namespace",
+                ));
+            }
+            if file_system::is_uncertain(&path, host) {
+                probe = probe.finding(Finding::new(
+                    Level::Warn,
+                    format!("{} is on a FUSE file system, which may be one of a network", path.display()),
+                    "unless it is local and the only way to the file, name a file on another file system",
                 ));
             }
             let log = place::beside(&path, place::LOG);

@@ -3,8 +3,12 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use super::file_system;
+use super::liveness::Sight;
+use super::processes::{Processes, is_own_proc};
 use crate::clock::{Clock, wall_now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Tie;
@@ -15,11 +19,13 @@ pub(super) struct Host {
     pub(super) boot: String,
     pub(super) clock: Clock,
     pub(super) wall: fn() -> SystemTime,
+    /// What kind of file system a path is on, as `statfs` says.
+    pub(super) file_system: fn(&Path) -> Option<u32>,
     /// What this process sees of the boot-time clock minus what the machine sees.
-    offset: i64,
+    pub(super) offset: i64,
     pid: u32,
     pid_start: Option<i64>,
-    pid_namespace: Option<String>,
+    pub(super) pid_namespace: Option<String>,
 }
 
 /// One look at both clocks, in nanoseconds.
@@ -32,10 +38,11 @@ pub(super) struct Now {
 }
 
 /// A tie as a row keeps it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct TieFacts {
     pub(super) kind: i64,
     pub(super) id: Option<i64>,
+    /// In clock ticks since boot, the same for every process of the machine but for a tick.
     pub(super) start: Option<i64>,
     pub(super) pid_namespace: Option<String>,
 }
@@ -56,13 +63,15 @@ impl Host {
             ));
         }
         let pid = std::process::id();
+        let offset = boottime_offset()?;
         Ok(Self {
             boot: boot_id()?,
             clock: Clock::system(),
             wall: wall_now,
-            offset: boottime_offset()?,
+            file_system: file_system::ask,
+            offset,
             pid,
-            pid_start: start_time(pid),
+            pid_start: start_time(pid, offset),
             pid_namespace: link("/proc/self/ns/pid"),
         })
     }
@@ -78,7 +87,7 @@ impl Host {
     pub(super) fn facts(&self, tie: Tie) -> TieFacts {
         let (kind, id, start) = match tie {
             Tie::Process => (TieFacts::PROCESS, self.pid, self.pid_start),
-            Tie::Group(leader) => (TieFacts::GROUP, leader, start_time(leader)),
+            Tie::Group(leader) => (TieFacts::GROUP, leader, start_time(leader, self.offset)),
             Tie::Nothing => return TieFacts::default(),
         };
         TieFacts { kind, id: Some(id.into()), start, pid_namespace: self.pid_namespace.clone() }
@@ -174,24 +183,13 @@ fn parse_boottime_offset(offsets: &str) -> Option<i64> {
     offsets.lines().find_map(parse)
 }
 
-/// When a process started, in clock ticks since boot; `None` if that cannot be read here.
-fn start_time(pid: u32) -> Option<i64> {
+/// When a process started; `None` if that cannot be read here.
+fn start_time(pid: u32, offset: i64) -> Option<i64> {
     // A /proc of another pid namespace would tell of another process.
     if !is_own_proc() {
         return None;
     }
-    parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn parse_start_time(stat: &str) -> Option<i64> {
-    // The second field is the program's name in parentheses and may itself hold spaces and parentheses.
-    let after_name = stat.rsplit_once(')')?.1;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
-}
-
-/// Whether `/proc` tells of this process's own pid namespace.
-fn is_own_proc() -> bool {
-    link("/proc/self").is_some_and(|name| name == std::process::id().to_string())
+    Some(Processes::since_boot(offset).process(pid)?.start)
 }
 
 fn link(path: &str) -> Option<String> {
@@ -224,14 +222,6 @@ mod tests {
         {
             assert!(!is_uuid(malformed), "{malformed}");
         }
-    }
-
-    #[test]
-    fn the_start_time_is_field_22_whatever_the_name() {
-        let tail = (3..=30).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
-        assert_eq!(parse_start_time(&format!("17 (a) b) (c) {tail}")), Some(22));
-        assert_eq!(parse_start_time("17 (a"), None);
-        assert!(start_time(std::process::id()).is_some());
     }
 
     #[test]

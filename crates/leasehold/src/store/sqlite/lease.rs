@@ -7,8 +7,9 @@ use rusqlite::Connection;
 
 use super::fault::Fault;
 use super::file::{LeaseFile, Survives};
-use super::host::{Host, Now};
-use super::row::{Row, fencing, find, find_stored, next_token};
+use super::host::{Host, Now, TieFacts};
+use super::liveness::Look;
+use super::row::{Row, fencing, find, next_token};
 use crate::error::Result;
 use crate::store::{Claim, Entry, Grant, Holder, HolderInfo, Listing, Page, Removed, Tie};
 use crate::types::{Key, OwnerToken};
@@ -54,29 +55,41 @@ impl Request {
 #[derive(Debug)]
 pub(super) enum Outcome {
     Granted(Grant),
-    Held(Holder),
+    /// By somebody else, who is tied like this.
+    Held(Holder, TieFacts),
+}
+
+impl Outcome {
+    fn held(remaining: Duration, row: Row) -> Result<Self> {
+        let tie = row.tie.clone();
+        Ok(Self::Held(row.holder(remaining)?, tie))
+    }
 }
 
 pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Result<Outcome> {
     // Only reads: whoever is refused has not stood in the way of those who write.
-    if let Some(holder) = file.read(|db| other_holder(db, host, request))? {
-        return Ok(Outcome::Held(holder));
-    }
+    let others = unexpired(file, host, &request.key)?;
+    let gone = match others.filter(|(_, row)| !row.is_owned_by(&request.owner)) {
+        Some((remaining, row)) if !Look::new(host).is_gone(&row) => return Outcome::held(remaining, row),
+        others => others.map(|(_, row)| row),
+    };
     let tie = request.tie.map(|tie| host.facts(tie));
     file.write(request.survives(), |db| {
         // The clocks are read under the write lock, which may have been long in coming.
         let now = host.now();
-        let held = find(db, &request.key)?.and_then(|row| Some((row.remaining(host, now)?, row)));
+        // What was found to be left by the dead is still theirs only if nothing about it has changed.
+        let left = find(db, &request.key)?.filter(|row| gone.as_ref() != Some(row));
+        let held = left.and_then(|row| Some((row.remaining(host, now)?, row)));
         Ok(match held {
             Some((remaining, mut row)) if row.is_owned_by(&request.owner) => {
                 Outcome::Granted(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?)
             }
-            Some((remaining, row)) => Outcome::Held(row.holder(remaining)?),
+            Some((remaining, row)) => Outcome::held(remaining, row)?,
             None => {
                 let mut row = Row {
                     owner: request.owner.as_bytes().to_vec(),
                     token: next_token(db)?,
-                    tie: tie.unwrap_or_default(),
+                    tie: tie.clone().unwrap_or_default(),
                     info: request.holder.clone().unwrap_or_default(),
                     since: now.wall,
                     ..Row::default()
@@ -88,6 +101,8 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
 }
 
 /// One answer for each claim; all in one transaction.
+///
+/// Does not ask whether somebody is still alive: who has the token may keep a lease that nobody has taken over yet.
 pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Result<Vec<Result<Option<Grant>>>> {
     let ties: Vec<_> = requests.iter().map(|request| request.tie.map(|tie| host.facts(tie))).collect();
     let survives = file.read(|db| survives(db, requests))?;
@@ -95,12 +110,12 @@ pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Res
         let now = host.now();
         requests
             .iter()
-            .zip(ties)
+            .zip(&ties)
             .map(|(request, tie)| {
                 let Some((remaining, mut row)) = held_by(db, host, now, &request.key, &request.owner)? else {
                     return Ok(Ok(None));
                 };
-                row.tie = tie.unwrap_or(row.tie);
+                row.tie = tie.clone().unwrap_or(row.tie);
                 row.info = request.holder.clone().unwrap_or(row.info);
                 Ok(Ok(Some(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?)))
             })
@@ -130,7 +145,7 @@ pub(super) fn transfer(file: &LeaseFile, host: &Host, from: &OwnerToken, request
         };
         row.owner = request.owner.as_bytes().to_vec();
         row.token = next_token(db)?;
-        row.tie = tie.unwrap_or(row.tie);
+        row.tie = tie.clone().unwrap_or(row.tie);
         row.info = request.holder.clone().unwrap_or(row.info);
         row.since = now.wall;
         Ok(Some(row.renew(db, host, now, &request.key, request.ttl)?))
@@ -158,14 +173,21 @@ pub(super) fn force_release(
     })
 }
 
-pub(super) fn inspect(file: &LeaseFile, host: &Host, key: &str) -> Result<Option<Holder>> {
-    file.read(|db| live(db, host, key))
+pub(super) fn inspect(file: &LeaseFile, host: &Host, key: &Key) -> Result<Option<Holder>> {
+    // What can be taken over at once reads as free.
+    let standing = unexpired(file, host, key)?.filter(|(_, row)| !Look::new(host).is_gone(row));
+    standing.map(|(remaining, row)| row.holder(remaining)).transpose()
+}
+
+/// The row of a lease whose time is not over, and how much is left, whether its holder is alive or not.
+pub(super) fn unexpired(file: &LeaseFile, host: &Host, key: &Key) -> Result<Option<(Duration, Row)>> {
+    file.read(|db| Ok(find(db, key)?.and_then(|row| Some((row.remaining(host, host.now())?, row)))))
 }
 
 pub(super) fn list(file: &LeaseFile, host: &Host, prefix: &str, page: &Page) -> Result<Listing> {
-    file.read(|db| {
+    let (found, next) = file.read(|db| {
         let now = host.now();
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut found: Vec<(String, Duration, Row)> = Vec::new();
         let mut last = String::new();
         let mut statement = db.prepare_cached(include_str!("list.sql"))?;
         let mut rows = statement.query([prefix, page.after.as_deref().unwrap_or_default()])?;
@@ -177,17 +199,26 @@ pub(super) fn list(file: &LeaseFile, host: &Host, prefix: &str, page: &Page) -> 
             }
             let row = Row::read(sql)?;
             let remaining = row.remaining(host, now);
-            if read == LONGEST_LISTING || remaining.is_some() && entries.len() == page.limit.max(1) {
-                return Ok(Listing::new(entries).next(last));
+            if read == LONGEST_LISTING || remaining.is_some() && found.len() == page.limit.max(1) {
+                return Ok((found, Some(last)));
             }
             read += 1;
             last.clone_from(&key);
             if let Some(remaining) = remaining {
-                entries.push(Entry::new(key, vec![row.holder(remaining)?]));
+                found.push((key, remaining, row));
             }
         }
-        Ok(Listing::new(entries))
-    })
+        Ok((found, None))
+    })?;
+    let mut look = Look::new(host);
+    let mut listing = Listing::new(Vec::new());
+    listing.next = next;
+    for (key, remaining, row) in found {
+        if !look.is_gone(&row) {
+            listing.entries.push(Entry::new(key, vec![row.holder(remaining)?]));
+        }
+    }
+    Ok(listing)
 }
 
 /// What the commit of an extension has to outlive: as much as the rows that it writes.
@@ -213,20 +244,6 @@ fn held_by(
 ) -> rusqlite::Result<Option<(Duration, Row)>> {
     let row = find(db, key)?.filter(|row| row.is_owned_by(owner));
     Ok(row.and_then(|row| Some((row.remaining(host, now)?, row))))
-}
-
-fn live(db: &Connection, host: &Host, key: &str) -> Result<Option<Holder>, Fault> {
-    let Some(row) = find_stored(db, key)? else {
-        return Ok(None);
-    };
-    let Some(remaining) = row.remaining(host, host.now()) else {
-        return Ok(None);
-    };
-    Ok(Some(row.holder(remaining)?))
-}
-
-fn other_holder(db: &Connection, host: &Host, request: &Request) -> Result<Option<Holder>, Fault> {
-    Ok(live(db, host, request.key.as_stored())?.filter(|holder| holder.owner != request.owner))
 }
 
 fn delete(db: &Connection, key: &Key) -> rusqlite::Result<usize> {

@@ -12,7 +12,7 @@ use crate::store::{Grant, Holder, HolderInfo};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// A row of the table, without its key; read in the order of find.sql and list.sql.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) owner: Vec<u8>,
     pub(super) token: i64,
@@ -122,11 +122,7 @@ impl Row {
 }
 
 pub(super) fn find(db: &Connection, key: &Key) -> rusqlite::Result<Option<Row>> {
-    find_stored(db, key.as_stored())
-}
-
-pub(super) fn find_stored(db: &Connection, key: &str) -> rusqlite::Result<Option<Row>> {
-    db.prepare_cached(include_str!("find.sql"))?.query_row([key], Row::read).optional()
+    db.prepare_cached(include_str!("find.sql"))?.query_row([key.as_stored()], Row::read).optional()
 }
 
 /// Raises the counter of the whole file: above the last token, and above all that an earlier boot may have given and

@@ -17,7 +17,8 @@ CREATE TABLE meta (
 
 -- One row for each held key. Times are nanoseconds: `ends` since the boot named by `boot`, the others since 1970.
 -- `tie` is 0 = nothing, 1 = the process `tie_id`, 2 = the process group `tie_id`; `tie_start` is the start time of
--- that process in clock ticks since boot, and `tie_pid_namespace` says where its number means anything.
+-- that process in clock ticks since boot, as counted outside of all time namespaces, and `tie_pid_namespace` says where
+-- its number means anything.
 CREATE TABLE leases (
     key               TEXT    PRIMARY KEY,
     owner             BLOB    NOT NULL,
@@ -37,3 +38,6 @@ CREATE TABLE leases (
     since             INTEGER NOT NULL,
     renewed           INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Always empty. What is put here for a moment leaves free pages in the file.
+CREATE TABLE room (filler BLOB NOT NULL) STRICT;
