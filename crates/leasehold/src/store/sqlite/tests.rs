@@ -16,6 +16,7 @@ mod actors;
 mod boots;
 mod losses;
 mod places;
+mod power;
 mod races;
 mod rows;
 mod threads;
