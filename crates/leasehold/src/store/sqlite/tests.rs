@@ -14,6 +14,7 @@ use crate::store::{HolderInfo, Tie, Wake};
 
 mod actors;
 mod boots;
+mod creation;
 mod losses;
 mod places;
 mod power;
