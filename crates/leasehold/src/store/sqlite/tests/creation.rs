@@ -40,7 +40,7 @@ async fn made() -> (Vec<u8>, Vec<u8>) {
 async fn mends(what: &str, file: &[u8], journal: &[u8]) {
     let (directory, path) = scratch();
     fs::write(&path, file).unwrap();
-    fs::write(place::beside(&path, "-journal"), journal).unwrap();
+    fs::write(place::beside(&path, place::JOURNAL), journal).unwrap();
     let store = SqliteStore::open(&path).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     granted(&store, &Claim::new(&key("k"), &owner(), TTL)).await;
     assert_eq!(files(directory.path()), ["leases.db", "leases.db-shm", "leases.db-wal"], "{what}");
