@@ -45,6 +45,7 @@ pub(crate) struct Deeds {
 /// What one worker wrote, and what was done to it.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
+    pub(crate) number: u64,
     pub(crate) entries: Vec<Entry>,
     pub(crate) stops: Vec<Stop>,
     /// When it still lived and had just been sentenced; `None` if it ended by itself.
@@ -58,6 +59,14 @@ pub(crate) struct Stop {
     pub(crate) until: Moment,
     /// Whether it kept all others from writing meanwhile.
     pub(crate) in_a_write: bool,
+}
+
+impl Deeds {
+    /// What was done to whom: one line for each worker, to be read beside what it wrote.
+    pub(crate) fn log(&self) -> String {
+        let line = |life: &Life| format!("worker-{}: killed {:?}, {:?}\n", life.number, life.killed, life.stops);
+        self.lives.iter().map(line).collect()
+    }
 }
 
 impl fmt::Display for Deeds {
@@ -137,7 +146,7 @@ impl<'a> Crew<'a> {
             .stderr(output)
             .spawn()
             .unwrap();
-        self.hands.push(Hand { process, number, cycles, life: Life::default(), stopped: None });
+        self.hands.push(Hand { process, number, cycles, life: Life { number, ..Life::default() }, stopped: None });
     }
 
     /// Takes note of those who have ended by themselves.

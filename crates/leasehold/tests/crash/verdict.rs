@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn life(entries: &[Entry], killed: Option<u64>) -> Life {
-        Life { entries: entries.to_vec(), killed: killed.map(Moment::from_nanos), stops: Vec::new() }
+        Life { entries: entries.to_vec(), killed: killed.map(Moment::from_nanos), ..Life::default() }
     }
 
     /// Overlaps and other violations, of a holder from 10 to 20 with the token 2, and of these.

@@ -174,7 +174,7 @@ async fn open(store: &Path) -> SqliteStore {
 }
 
 /// A process that was stopped in the middle of a write keeps the others from writing; any other error fails the test.
-fn expect_busy(error: &Error) {
+pub(crate) fn expect_busy(error: &Error) {
     let kinds = [ErrorKind::Unavailable, ErrorKind::Indeterminate, ErrorKind::NotHeld];
     assert!(kinds.contains(&error.kind()), "{error:?}");
 }
