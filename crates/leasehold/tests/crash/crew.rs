@@ -119,7 +119,7 @@ impl<'a> Crew<'a> {
             super::super::pause();
             self.reap();
             self.wake();
-            if now() >= due {
+            if now() >= due && !self.hands.is_empty() {
                 due = now() + LULL.mul_f64(self.rng.f64());
                 self.strike();
             }
