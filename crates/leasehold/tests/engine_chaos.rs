@@ -1,4 +1,6 @@
 //! Many holders on a store in changing weather: they never overlap, tokens grow, and nothing is left.
+//!
+//! `LEASEHOLD_TEST_SEED` decides what is drawn by chance, `LEASEHOLD_TEST_SEEDS` how many stores are tried.
 
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
@@ -22,21 +24,26 @@ const TTL: std::time::Duration = ms(600);
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_have_places() {
-    let mut random = seeded();
-    for _ in 0..SEEDS {
-        weather_holds(&Bed::new(), random.fork()).await;
-    }
+    many_hold("with places", Bed::new).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_poll() {
-    let mut random = seeded();
-    for _ in 0..SEEDS {
-        weather_holds(&Bed::polled(), random.fork()).await;
-    }
+    many_hold("polled", Bed::polled).await;
 }
 
-async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
+async fn many_hold(shape: &str, bed: impl Fn() -> Bed) {
+    let mut random = seeded();
+    let stores = std::env::var("LEASEHOLD_TEST_SEEDS").map_or(SEEDS, |stores| stores.parse().unwrap());
+    let mut total = 0;
+    for _ in 0..stores {
+        total += weather_holds(&bed(), random.fork()).await;
+    }
+    println!("chaos: {stores} stores {shape}, {total} leases held, 0 overlaps, 0 fence regressions");
+}
+
+/// How many leases were held.
+async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> usize {
     let history = Arc::new(History::new());
     let managers: Vec<_> = (0..CLIENTS / 2).map(|_| bed.builder().ttl(TTL).build().unwrap()).collect();
     let tokens = Arc::new(Mutex::new(Vec::new()));
@@ -74,6 +81,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
     for locks in managers {
         locks.close(Close::Release).await.unwrap();
     }
+    history.len()
 }
 
 /// Changes what the store does to requests, every now and then.

@@ -11,6 +11,7 @@ use super::*;
 
 const KEYS: u64 = 6;
 const STEPS: usize = 25;
+const LOSSES: u64 = 40;
 
 /// A file that lives through several boots.
 struct Machine {
@@ -219,16 +220,24 @@ async fn the_log_may_end_anywhere() {
         }
         machine.restore(&whole.file, &whole.log);
     }
-    println!("{cuts} cuts");
+    println!("power: {cuts} cuts");
 }
 
 #[tokio::test]
 async fn no_token_repeats_over_many_losses() {
-    let seed = env::var("LEASEHOLD_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    let given = |name| env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
+    let seed = given("LEASEHOLD_TEST_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("LEASEHOLD_TEST_SEED={seed}");
-    let mut machine = Machine::new(seed);
-    for _ in 0..40 {
+    let mut rng = Rng::with_seed(seed);
+    let machines = given("LEASEHOLD_TEST_SEEDS").unwrap_or(1);
+    for _ in 0..machines {
+        lose_power_often(Machine::new(rng.u64(..))).await;
+    }
+    println!("power: {machines} machines, {} losses, no token repeated", machines * LOSSES);
+}
+
+async fn lose_power_often(mut machine: Machine) {
+    for _ in 0..LOSSES {
         let store = machine.boot().await;
         let marks = machine.history(&store).await;
         store.close().await.unwrap();
