@@ -32,6 +32,7 @@ async fn holders_never_overlap_where_waiters_poll() {
     many_hold("polled", Bed::polled).await;
 }
 
+#[allow(clippy::print_stdout, reason = "what a long run was worth")]
 async fn many_hold(shape: &str, bed: impl Fn() -> Bed) {
     let mut random = seeded();
     let stores = std::env::var("LEASEHOLD_TEST_SEEDS").map_or(SEEDS, |stores| stores.parse().unwrap());
