@@ -16,6 +16,8 @@ pub(crate) struct Verdict {
     pub(crate) cycles: u64,
     /// Leases whose holder was killed.
     killed: u64,
+    /// Those of them that somebody else had before their deadline.
+    taken_over: u64,
     violations: Vec<Violation>,
     /// Tokens that were given twice.
     repeated: Vec<u64>,
@@ -47,6 +49,7 @@ impl Verdict {
         let history = History::new();
         let mut tokens = HashMap::new();
         let stops = || deeds.lives.iter().flat_map(|life| &life.stops);
+        let mut beliefs = Vec::new();
         let in_a_write: Vec<_> = stops().filter(|stop| stop.in_a_write).copied().collect();
         for life in &deeds.lives {
             for Holding { first, last } in holdings(life) {
@@ -71,11 +74,16 @@ impl Verdict {
                 if tokens.insert(first.fencing, first.key).is_some() {
                     verdict.repeated.push(first.fencing);
                 }
+                let left_behind = matches!(last.what, What::Held | What::StillHeld).then_some(last.until);
+                beliefs.push((first.key, first.at, left_behind));
                 let key = Key::new("crash", &key_name(first.key)).unwrap();
                 let record = Record::new(key, verdict.cycles, first.at, until);
                 history.record(record.fencing(Some(FencingToken::new(first.fencing))));
             }
         }
+        beliefs.sort_unstable();
+        let is_early = |pair: &&[(u64, Moment, Option<Moment>)]| pair[0].0 == pair[1].0 && Some(pair[1].1) < pair[0].2;
+        verdict.taken_over = beliefs.windows(2).filter(is_early).count() as u64;
         verdict.violations = history.check();
         verdict
     }
@@ -96,7 +104,8 @@ impl fmt::Display for Verdict {
         let Losses { own_stop, stopped_writer, slow } = self.losses;
         let overlaps = self.overlaps();
         let regressions = self.violations.len() - overlaps + self.repeated.len();
-        write!(f, "{} holdings judged ({} ended by a kill), {overlaps} overlaps, ", self.cycles, self.killed)?;
+        write!(f, "{} holdings judged ({} ended by a kill, ", self.cycles, self.killed)?;
+        write!(f, "{} of them taken over before their deadline), {overlaps} overlaps, ", self.taken_over)?;
         write!(f, "{regressions} fence regressions, {} leases taken away; ", self.taken_away.len())?;
         write!(f, "lawful losses: {own_stop} of stopped holders, {stopped_writer} to stopped writers, {slow} to load")
     }
