@@ -11,10 +11,12 @@ use tokio::process::{Child, Command};
 
 use self::plan::Plan;
 pub(crate) use self::plan::{Cause, Limits};
+use self::reach::Reach;
 use crate::signals::Signals;
 
 mod group;
 mod plan;
+mod reach;
 
 /// The longest stretch of sleep. Timers stand still while the machine sleeps and leases do not, so the clock that
 /// counts suspend is asked at least this often.
@@ -31,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Job {
     child: Child,
     group: Pid,
+    reach: Reach,
     status: Option<ExitStatus>,
     gone: bool,
 }
@@ -52,6 +55,8 @@ pub(crate) struct Ending {
     pub(crate) warned: bool,
     /// Whether it took a KILL.
     pub(crate) killed: bool,
+    /// Whether the system refused to signal it.
+    pub(crate) refused: bool,
     /// When the last of the group was gone.
     pub(crate) gone: Moment,
     /// Whether members of the group were still there after their KILL and the lease's end.
@@ -66,7 +71,7 @@ impl Job {
             .id()
             .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
             .ok_or_else(|| io::Error::other("the process has no id"))?;
-        Ok(Self { child, group, status: None, gone: false })
+        Ok(Self { child, group, reach: Reach::default(), status: None, gone: false })
     }
 
     /// Stays with the job until its whole group is gone.
@@ -95,7 +100,7 @@ impl Job {
             // The loss is looked at before the end of the job: of a job that ended while nobody looked it cannot be
             // said that it ended in time.
             if let Some(signal) = plan.decide(now, lost, self.status.is_some()) {
-                self.signal(signal);
+                self.signal(signal, plan.lease_over());
             }
             let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
             if let Some(status) = self.status {
@@ -104,14 +109,23 @@ impl Job {
                     self.gone = true;
                     break (status, alive);
                 }
+                if plan.killed {
+                    // One that was about to start another when it got its KILL may have done so.
+                    self.signal(Signal::KILL, plan.lease_over());
+                }
                 nap = nap.min(group_nap);
                 group_nap = (group_nap * 2).min(GROUP_NAPS.1);
+            } else if plan.killed {
+                self.signal(Signal::KILL, plan.lease_over());
+                if now >= plan.lease_end + PATIENCE {
+                    self.reach.still_runs(self.group, plan.lease_over());
+                }
             }
             tokio::select! {
                 biased;
                 signal = signals.next() => {
                     let signal = plan.pass_on(clock.now(), signal);
-                    self.signal(signal);
+                    self.signal(signal, plan.lease_over());
                 }
                 status = self.child.wait(), if self.status.is_none() => {
                     self.status = Some(status?);
@@ -131,16 +145,31 @@ impl Job {
             stopping: plan.stopping,
             warned: plan.warned,
             killed: plan.killed,
+            refused: self.reach.refused,
             gone: clock.now(),
             out_of_reach,
         })
     }
 
-    /// Signals the whole group. A group that is gone, or that changed its user, is noticed where its end is awaited.
-    fn signal(&self, signal: Signal) {
-        kill_process_group(self.group, signal).ok();
-        if signal == Signal::TERM {
-            // A stopped process would not see the TERM before its KILL.
+    /// Kills the job whose watch failed, and stays until its group is gone or the lease has ended.
+    pub(crate) async fn abandon(&mut self, guard: &LockGuard) {
+        let clock = Clock::system();
+        let lease_end = clock.now() + guard.remaining();
+        guard.stop_renewal();
+        let mut nap = GROUP_NAPS.0;
+        while group::is_alive(self.group) && clock.now() < lease_end + PATIENCE {
+            self.signal(Signal::KILL, lease_end);
+            tokio::time::sleep(nap).await;
+            nap = (nap * 2).min(GROUP_NAPS.1);
+        }
+        self.gone = true;
+    }
+
+    /// Signals the whole group. A group that is gone is noticed where its end is awaited.
+    fn signal(&mut self, signal: Signal, lease_over: Moment) {
+        self.reach.signal(self.group, signal, lease_over);
+        if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
+            // A stopped process would not see the signal before its KILL.
             kill_process_group(self.group, Signal::CONT).ok();
         }
     }
@@ -151,5 +180,34 @@ impl Drop for Job {
         if !self.gone {
             kill_process_group(self.group, Signal::KILL).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold::LockManager;
+    use leasehold::store::memory::MemoryStore;
+    use rustix::process::{WaitOptions, kill_process, waitpid};
+
+    use super::*;
+
+    /// A job whose status somebody else has collected, so that its watch fails.
+    #[test]
+    fn a_job_that_cannot_be_watched_is_killed_before_the_key_is_free() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let manager = LockManager::new(MemoryStore::new());
+            let guard = manager.lock("k").acquire().await.unwrap();
+            let mut signals = Signals::install().unwrap();
+            let mut command = Command::new("sh");
+            let mut job = Job::start(command.args(["-c", "sleep 60 & while :; do wait; done"])).unwrap();
+            kill_process(job.group, Signal::KILL).unwrap();
+            waitpid(Some(job.group), WaitOptions::empty()).unwrap();
+            let limits = Limits { kill_after: Duration::from_secs(5), max_runtime: None };
+            job.watch(&guard, &mut signals, limits).await.unwrap_err();
+            job.abandon(&guard).await;
+            assert!(!group::is_alive(job.group));
+            guard.release().await.unwrap();
+        });
     }
 }

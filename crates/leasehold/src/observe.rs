@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{ErrorKind, LostReason, Operation};
+use crate::error::{Error, ErrorKind, LostReason, Operation};
 use crate::types::{FencingToken, Key};
 
 /// Receives every event of a manager.
@@ -16,9 +16,8 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
 }
 
 /// An observer that does nothing; the default.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct Silent;
+#[derive(Debug)]
+pub(crate) struct Silent;
 
 impl Observer for Silent {
     fn observe(&self, _: &Event<'_>) {}
@@ -126,6 +125,8 @@ event! {
         key: &'a Key,
         /// What kind of failure.
         kind: ErrorKind,
+        /// The failure, for people to read.
+        error: &'a Error,
         /// How much validity is left.
         remaining: Duration,
     }

@@ -8,6 +8,7 @@
 mod bed;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::TimeSource;
 use leasehold::testkit::{Fault, History, Record};
@@ -24,30 +25,34 @@ const TTL: std::time::Duration = ms(600);
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_have_places() {
-    many_hold("with places", Bed::new).await;
+    every_weather_holds("with places", Bed::new).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_poll() {
-    many_hold("polled", Bed::polled).await;
+    every_weather_holds("polled", Bed::polled).await;
 }
 
 #[allow(clippy::print_stdout, reason = "what a long run was worth")]
-async fn many_hold(shape: &str, bed: impl Fn() -> Bed) {
+async fn every_weather_holds(shape: &str, bed: impl Fn() -> Bed) {
     let mut random = seeded();
     let stores = std::env::var("LEASEHOLD_TEST_SEEDS").map_or(SEEDS, |stores| stores.parse().unwrap());
-    let mut total = 0;
+    let (mut held, mut resumed) = (0, 0);
     for _ in 0..stores {
-        total += weather_holds(&bed(), random.fork()).await;
+        let counts = weather_holds(&bed(), random.fork()).await;
+        held += counts.0;
+        resumed += counts.1;
     }
-    println!("chaos: {stores} stores {shape}, {total} leases held, 0 overlaps, 0 fence regressions");
+    assert!(resumed > 0, "nobody ever took on a lease");
+    println!("chaos: {stores} stores {shape}, {held} leases held, {resumed} taken on, 0 overlaps, 0 fence regressions");
 }
 
-/// How many leases were held.
-async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> usize {
+/// Answers how many leases were held, and how many were taken on.
+async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> (usize, usize) {
     let history = Arc::new(History::new());
     let managers: Vec<_> = (0..CLIENTS / 2).map(|_| bed.builder().ttl(TTL).build().unwrap()).collect();
     let tokens = Arc::new(Mutex::new(Vec::new()));
+    let resumed = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let locks = managers[usize::try_from(number / 2).unwrap()].clone();
@@ -56,6 +61,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> usize {
                 locks,
                 history: Arc::clone(&history),
                 tokens: Arc::clone(&tokens),
+                resumed: Arc::clone(&resumed),
                 random: random.fork(),
                 number: number * 1_000_000,
             };
@@ -82,7 +88,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> usize {
     for locks in managers {
         locks.close(Close::Release).await.unwrap();
     }
-    history.len()
+    (history.len(), resumed.load(Ordering::Relaxed))
 }
 
 /// Changes what the store does to requests, every now and then.
@@ -116,6 +122,7 @@ struct Client {
     history: Arc<History>,
     /// Leases that somebody handed over.
     tokens: Arc<Mutex<Vec<(String, OwnerToken)>>>,
+    resumed: Arc<AtomicUsize>,
     random: fastrand::Rng,
     number: u64,
 }
@@ -148,7 +155,11 @@ impl Client {
         match self.random.u8(0..4) {
             0 => _ = timeout(patience, lock.release_by(&token)).await,
             1 => _ = timeout(patience, lock.extend_by(&token, TTL)).await,
-            _ => return timeout(patience, lock.resume(&token)).await.ok()?.ok(),
+            _ => {
+                let guard = timeout(patience, lock.resume(&token)).await.ok()?.ok()?;
+                self.resumed.fetch_add(1, Ordering::Relaxed);
+                return Some(guard);
+            }
         }
         None
     }
@@ -172,15 +183,18 @@ impl Client {
             }
             until = if guard.check().is_ok() { clock.now() } else { believed.min(clock.now()) };
         }
-        let ended = self.random.u8(0..5);
-        if ended == 0 && timeout(SECOND, guard.hand_over()).await.is_ok_and(|handed| handed.is_ok()) {
-            // Over when it was confirmed; believed until then, as long as the guard was.
+        let ended = self.random.u8(0..6);
+        // Handed over: believed until it was confirmed, as long as the guard was.
+        if ended <= 1
+            && let Ok(Ok(token)) = timeout(SECOND, guard.hand_over()).await
+        {
+            self.tokens.lock().push((guard.key().name().to_owned(), token));
         }
         let record = Record::new(key(guard.key().name()), self.number, from, until).fencing(guard.fencing_token());
         self.history.record(record);
         match ended {
-            1 => drop(guard),
-            2 => _ = timeout(ms(self.random.u64(0..50)), guard.release()).await,
+            2 => drop(guard),
+            3 => _ = timeout(ms(self.random.u64(0..50)), guard.release()).await,
             _ => _ = guard.release().await,
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use leasehold::clock::Clock;
 use leasehold::store::{Fencing, HolderInfo, Scope};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use tokio::process::Command;
 
@@ -127,17 +128,21 @@ async fn hold(
     let mut job = match Job::start(&mut command) {
         Ok(job) => job,
         Err(error) => {
-            release(settings, guard).await;
+            tell_release(settings, guard.release().await);
             return Err(cannot_run(&request.command[0], &error));
         }
     };
-    let ending = job
-        .watch(&guard, signals, limits)
-        .await
-        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}")))?;
-    let code = judge(request, renewals, &ending);
-    release(settings, guard).await;
-    Ok(code)
+    let watched = job.watch(&guard, signals, limits).await;
+    if watched.is_err() {
+        job.abandon(&guard).await;
+    }
+    // Before anything is said: a reader that stands still must not keep the key.
+    let released = guard.release().await;
+    let code = watched
+        .map(|ending| judge(settings, request, renewals, &ending))
+        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    tell_release(settings, released);
+    code
 }
 
 async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>> {
@@ -195,7 +200,7 @@ fn command(
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
+fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
@@ -221,15 +226,15 @@ fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
             exit::TIMED_OUT
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_raw(&report::lost(request.name, request.renew, renewals, ending));
+            output::tell_raw(&report::lost(settings, request, renewals, ending));
             exit::LOST
         }
     }
 }
 
-/// Gives the lease back. Nothing of the group runs any more, so a lease that is gone already did no harm.
-async fn release(settings: &Settings, guard: LockGuard) {
-    match guard.release().await {
+/// Says how giving back went. Nothing of the group runs any more, so a lease that is gone already did no harm.
+fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
+    match released {
         Ok(()) if settings.verbose => output::tell("the lease was given back"),
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost) => {}
@@ -247,6 +252,13 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
         }
         io::ErrorKind::NotFound => "check the name and PATH",
         io::ErrorKind::PermissionDenied => "make it executable",
+        io::ErrorKind::ArgumentListTooLong => {
+            "pass fewer arguments: a list in a file or on standard input has no limit"
+        }
+        _ if Errno::from_io_error(error) == Some(Errno::NOEXEC) => {
+            "give it a first line such as #!/bin/sh, or run it with sh"
+        }
+        _ if exit::is_shortage(error) => "raise ulimit -n (files) or -u (processes)",
         _ => "the lease was given back",
     };
     let program = output::clean(&program.to_string_lossy());

@@ -8,6 +8,7 @@
 
 mod answers;
 mod codes;
+mod inherited;
 mod input;
 mod lifetime;
 mod outage;
