@@ -180,8 +180,11 @@ async fn nobody_overlaps_and_nothing_stays() {
         Some(seed) => seed..seed + 1,
         None => 0..given("LEASEHOLD_TEST_SEEDS").unwrap_or(SEEDS),
     };
-    for seed in seeds {
+    let mut total = 0;
+    for seed in seeds.clone() {
         let held = simulate(seed).await;
         assert!(held > 10, "seed {seed}: only {held} leases were held");
+        total += held;
     }
+    println!("simulation: seeds {seeds:?}, {total} leases held, 0 overlaps, 0 fence regressions");
 }

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::fault::{Fault, rejected};
 use super::file_system::refuse_network;
 use super::host::Host;
-use super::layout::{prepare, recognize, refuse_foreign};
+use super::layout::{is_half_filled, prepare, recognize, refuse_foreign};
 use super::limit::Limit;
 use super::place::{Place, create, number, unreachable_file};
 use super::room;
@@ -72,7 +72,7 @@ impl LeaseFile {
         if !found.is_file() {
             return Err(rejected(path, "it is not a regular file: name a file, or a place for a new one").into());
         }
-        if found.len() > 0 {
+        if found.len() > 0 && !is_half_filled(path) {
             refuse_foreign(path, &found)?;
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

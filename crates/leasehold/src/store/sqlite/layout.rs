@@ -1,7 +1,8 @@
 //! What the file holds before any lease: whose file it is, which layout it has, and which boots it has seen.
 
-use std::fs::{self, Metadata};
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
@@ -10,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::fault::{Fault, rejected};
 use super::file::{Survives, transaction};
 use super::host::Host;
-use super::place::{LOG, SHARED_MEMORY, beside, number, stamp, unreachable_file};
+use super::place::{JOURNAL, LOG, SHARED_MEMORY, beside, number, stamp, unreachable_file};
 
 /// "LEAS", as schema.sql sets it.
 const APPLICATION_ID: i64 = 0x4c45_4153;
@@ -18,6 +19,19 @@ const SCHEMA_VERSION: i64 = 1;
 
 /// How many pages of the log are written into the file within a commit, if the thread never had the time before.
 const LONGEST_LOG: u32 = 4000;
+
+/// Whether somebody began to fill the empty file and has not finished, or never will, after a kill or a power loss.
+///
+/// As it stands on disk it then tells nothing; SQLite, as soon as the file is read, waits for the one or empties it
+/// again after the other.
+pub(super) fn is_half_filled(path: &Path) -> bool {
+    // How a journal begins, and where it says how many pages the file had before.
+    const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    const PAGES_BEFORE: Range<usize> = 16..20;
+    let mut header = [0; PAGES_BEFORE.end];
+    let is_read = File::open(beside(path, JOURNAL)).and_then(|mut journal| journal.read_exact(&mut header)).is_ok();
+    is_read && header.starts_with(&MAGIC) && header[PAGES_BEFORE] == [0; 4]
+}
 
 /// Looks at the file as it stands on disk, without a lock, a journal or anything else that could alter a file that
 /// is not ours.

@@ -10,6 +10,9 @@ use super::fault::{Fault, rejected};
 use super::host::since_1970;
 use crate::error::Result;
 
+/// What SQLite puts beside a file that is not yet a write-ahead file, while it writes.
+pub(super) const JOURNAL: &str = "-journal";
+
 /// What SQLite puts beside a write-ahead file: the log, and the memory that its processes share.
 pub(super) const LOG: &str = "-wal";
 pub(super) const SHARED_MEMORY: &str = "-shm";

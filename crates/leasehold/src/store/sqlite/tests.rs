@@ -14,9 +14,11 @@ use crate::store::{HolderInfo, Tie, Wake};
 
 mod actors;
 mod boots;
+mod creation;
 mod disk;
 mod losses;
 mod places;
+mod power;
 mod races;
 mod rows;
 mod sharing;
