@@ -70,7 +70,6 @@ fn one_that_is_killed_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-#[ignore = "needs a store that takes a key over from a group that is gone"]
 fn the_next_one_starts_as_soon_as_everything_is_gone() {
     let place = Place::new();
     let first = place.hold("k", &["--ttl", "10m"], FAMILY);
@@ -84,7 +83,6 @@ fn the_next_one_starts_as_soon_as_everything_is_gone() {
 }
 
 #[test]
-#[ignore = "needs a store that takes a key over from a group that is gone"]
 fn a_key_that_was_taken_after_the_job_had_ended_is_no_loss() {
     let place = Place::new();
     let first = place.hold("k", &["--ttl", "50s", "--renew-every", "1s"], "exec sleep 60");
