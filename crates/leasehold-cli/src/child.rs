@@ -1,147 +1,134 @@
 //! The life of the command's process under a lease: started, passed its signals, stopped in time, seen to be gone.
 
+use std::ffi::OsString;
 use std::io;
-use std::process::ExitStatus;
-use std::time::Duration;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, ExitStatus};
 
-use leasehold::clock::{Clock, Moment};
-use leasehold::{LockGuard, LostReason};
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
+use leasehold::clock::Moment;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
 
-use self::plan::Plan;
+use self::descendants::Descendants;
+use self::guardian::Guardian;
 pub(crate) use self::plan::{Cause, Limits};
-use crate::signals::Signals;
+use self::process::Process;
+use self::reach::Reach;
+use self::terminal::Terminal;
+pub(crate) use self::trampoline::Environment;
+use self::trampoline::Trampoline;
+pub(crate) use self::watch::Ending;
+use self::watch::Stop;
 
+mod descendants;
 mod group;
+#[cfg_attr(not(target_os = "linux"), path = "child/unguarded.rs")]
+mod guardian;
 mod plan;
+mod process;
+mod reach;
+mod terminal;
+mod trampoline;
+mod watch;
 
-/// The longest stretch of sleep. Timers stand still while the machine sleeps and leases do not, so the clock that
-/// counts suspend is asked at least this often.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
+/// What this process is if it was started as a helper of a `run`: done before anything else, since a command waits for
+/// it to start.
+pub(crate) fn help() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next()?.to_str()? {
+        trampoline::NAME => Some(trampoline::run(arguments)),
+        guardian::NAME => Some(guardian::run(arguments)),
+        _ => None,
+    }
+}
 
-/// How soon a group is looked at again whose first process has ended; doubled each time, up to the second.
-const GROUP_NAPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// This program again, as a helper: the very same file, even if another one has taken its place meanwhile.
+fn helper(name: &str) -> Command {
+    let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
+    let mut command = Command::new(program.map_or_else(|_| OsString::from("leasehold"), Into::into));
+    command.arg0("leasehold").arg(name);
+    command
+}
 
-/// How long after KILL and the lease's end a group may still be seen before it counts as out of reach.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A running command with its process group, which is killed if this is dropped before the group is gone.
+/// A command with its process group, which is killed if this is dropped before the group is gone.
 #[derive(Debug)]
 pub(crate) struct Job {
-    child: Child,
     group: Pid,
+    /// The command's process as long as it is not executed.
+    waiting: Option<Trampoline>,
+    guardian: Option<Guardian>,
+    terminal: Option<Terminal>,
+    descendants: Descendants,
+    reach: Reach,
     status: Option<ExitStatus>,
+    stop: Stop,
     gone: bool,
 }
 
-/// How a job ended.
-#[derive(Debug)]
-pub(crate) struct Ending {
-    /// The status of the process that was started.
-    pub(crate) status: ExitStatus,
-    /// Why it was stopped; `None` = it ended by itself, or by a signal that was passed on.
-    pub(crate) cause: Option<Cause>,
-    /// The process group.
-    pub(crate) group: i32,
-    /// Until when the lease could be assumed.
-    pub(crate) lease_end: Moment,
-    /// When it was first told to stop.
-    pub(crate) stopping: Option<Moment>,
-    /// Whether it was told by a TERM.
-    pub(crate) warned: bool,
-    /// Whether it took a KILL.
-    pub(crate) killed: bool,
-    /// When the last of the group was gone.
-    pub(crate) gone: Moment,
-    /// Whether members of the group were still there after their KILL and the lease's end.
-    pub(crate) out_of_reach: bool,
-}
-
 impl Job {
-    /// Starts the command in a process group of its own.
-    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        let child = command.process_group(0).spawn()?;
-        let group = child
-            .id()
-            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
-            .ok_or_else(|| io::Error::other("the process has no id"))?;
-        Ok(Self { child, group, status: None, gone: false })
-    }
-
-    /// Stays with the job until its whole group is gone.
+    /// Starts the command's process in a group of its own, where it waits to be executed; if this is dropped before, it
+    /// goes away.
     ///
-    /// Signals are passed on to the group; a second TERM or INT within the grace is a KILL. The job gets TERM
-    /// `kill_after` before the lease's local end and KILL at that end, and both sooner if the store says that the
-    /// lease is not ours. A group that outlives the process it was started with keeps the lease as it is, without
-    /// renewal, for as long as that allows.
-    pub(crate) async fn watch(
-        &mut self,
-        guard: &LockGuard,
-        signals: &mut Signals,
-        limits: Limits,
-    ) -> io::Result<Ending> {
-        let clock = Clock::system();
-        let started = clock.now();
-        let mut plan = Plan::new(limits, started, started + guard.remaining());
-        let mut group_nap = GROUP_NAPS.0;
-        let (status, out_of_reach) = loop {
-            let now = clock.now();
-            let remaining = guard.remaining();
-            if !remaining.is_zero() {
-                plan.extend(now + remaining);
-            }
-            let lost = guard.check().err().map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
-            // The loss is looked at before the end of the job: of a job that ended while nobody looked it cannot be
-            // said that it ended in time.
-            if let Some(signal) = plan.decide(now, lost, self.status.is_some()) {
-                self.signal(signal);
-            }
-            let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
-            if let Some(status) = self.status {
-                let alive = group::is_alive(self.group);
-                if !alive || (plan.killed && now >= plan.lease_end + PATIENCE) {
-                    self.gone = true;
-                    break (status, alive);
-                }
-                nap = nap.min(group_nap);
-                group_nap = (group_nap * 2).min(GROUP_NAPS.1);
-            }
-            tokio::select! {
-                biased;
-                signal = signals.next() => {
-                    let signal = plan.pass_on(clock.now(), signal);
-                    self.signal(signal);
-                }
-                status = self.child.wait(), if self.status.is_none() => {
-                    self.status = Some(status?);
-                    if group::is_alive(self.group) {
-                        guard.stop_renewal();
-                    }
-                }
-                _ = guard.lost(), if lost.is_none() => {}
-                () = tokio::time::sleep(nap) => {}
-            }
-        };
-        Ok(Ending {
-            status,
-            cause: plan.cause,
-            group: self.group.as_raw_nonzero().get(),
-            lease_end: plan.lease_end,
-            stopping: plan.stopping,
-            warned: plan.warned,
-            killed: plan.killed,
-            gone: clock.now(),
-            out_of_reach,
+    /// To be called on the main thread: on Linux that process dies when the thread that started it does.
+    pub(crate) fn prepare(command: &[OsString]) -> io::Result<Self> {
+        let descendants = Descendants::from_now_on();
+        // What loses its parent becomes a child of this process, so that nothing that the command started gets lost.
+        #[cfg(target_os = "linux")]
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+        let (waiting, group) = Trampoline::start(command)?;
+        Ok(Self {
+            group,
+            waiting: Some(waiting),
+            guardian: None,
+            terminal: Terminal::of(group),
+            descendants,
+            reach: Reach::default(),
+            status: None,
+            stop: Stop::Runs,
+            gone: false,
         })
     }
 
-    /// Signals the whole group. A group that is gone, or that changed its user, is noticed where its end is awaited.
-    fn signal(&self, signal: Signal) {
-        kill_process_group(self.group, signal).ok();
-        if signal == Signal::TERM {
-            // A stopped process would not see the TERM before its KILL.
-            kill_process_group(self.group, Signal::CONT).ok();
+    /// The number of the process group.
+    pub(crate) fn group(&self) -> u32 {
+        self.group.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Starts the process that ends the job if this one cannot.
+    ///
+    /// Outside Linux there is none, as the manual says.
+    pub(crate) fn set_guardian(&mut self, environment: &Environment, lease_end: Moment) -> io::Result<()> {
+        if !cfg!(target_os = "linux") {
+            return Ok(());
+        }
+        let leader = Process::find(self.group).ok_or(io::ErrorKind::NotFound)?;
+        let guardian = Guardian::start(&leader, environment, lease_end)?;
+        self.descendants.leave_out(guardian.id);
+        self.guardian = Some(guardian);
+        Ok(())
+    }
+
+    /// Has the command executed; an error says why it cannot be.
+    pub(crate) async fn execute(&mut self, environment: &Environment) -> io::Result<()> {
+        if let Some(terminal) = &self.terminal {
+            terminal.give();
+        }
+        let Some(waiting) = self.waiting.take() else {
+            return Ok(());
+        };
+        waiting.execute(environment).await.inspect_err(|_| self.bury())
+    }
+
+    /// Waits for the command's process, which is on its way out with nothing left to do.
+    fn bury(&mut self) {
+        rustix::io::retry_on_intr(|| waitpid(Some(self.group), WaitOptions::empty())).ok();
+        self.gone = true;
+    }
+
+    /// Takes the terminal back and sends the guardian away; to be called when nothing of the job is left.
+    pub(crate) fn dismiss(&mut self) {
+        self.terminal = None;
+        if let Some(guardian) = &mut self.guardian {
+            guardian.dismiss();
         }
     }
 }
@@ -151,5 +138,16 @@ impl Drop for Job {
         if !self.gone {
             kill_process_group(self.group, Signal::KILL).ok();
         }
+        if self.waiting.is_some() {
+            self.bury();
+        }
+        if self.gone {
+            self.dismiss();
+            // So that nobody else finds it dead.
+            if let Some(guardian) = &self.guardian {
+                rustix::io::retry_on_intr(|| waitpid(Some(guardian.id), WaitOptions::empty())).ok();
+            }
+        }
+        // Otherwise the guardian sees to the rest.
     }
 }

@@ -7,14 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::store::{Fencing, HolderInfo, Scope};
+use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
-use tokio::process::Command;
 
 use self::report::Renewals;
 use self::request::Request;
-use crate::child::{Cause, Ending, Job};
+use crate::child::{Cause, Ending, Environment, Job};
 use crate::cli::{Reach, Run};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
@@ -23,6 +22,9 @@ use crate::signals::Signals;
 
 mod report;
 mod request;
+
+/// A key that is not had after this long is not free: the command's process is started when it is.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -33,12 +35,15 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
         .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
     let request = Request::new(settings, arguments)?;
     let renewals = Renewals::default();
+    let mut prepared = None;
+    // The store is opened by another thread while this one starts the command's process. If that fails it is tried again.
+    let prepare = async { prepared = Job::prepare(request.command).ok() };
     let manager = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, &request)),
-        manager = open(settings, &request, renewals.clone()) => manager?,
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
+        (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
-    let outcome = hold(settings, &request, &manager, &renewals, &mut signals).await;
+    let outcome = hold(settings, &request, &manager, &renewals, &mut signals, prepared).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
         biased;
@@ -93,6 +98,7 @@ async fn hold(
     manager: &LockManager,
     renewals: &Renewals,
     signals: &mut Signals,
+    mut prepared: Option<Job>,
 ) -> Result<u8, Failure> {
     let limits = request.limits(manager.ttl())?;
     let mut lock = manager.lock(request.name);
@@ -106,9 +112,11 @@ async fn hold(
     let asked = clock.now();
     let granted = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, request)),
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(&lock, request.wait) => granted,
-        () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
+        () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
+            return Err(Failure::new(exit::BUG, "the wait was lost"));
+        }
     };
     let waited = clock.now().since(asked);
     let Some(guard) = granted.map_err(|error| not_started(settings.failure(&error)))? else {
@@ -121,23 +129,73 @@ async fn hold(
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
-    // This process may have stood still since the grant.
-    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let mut command = command(settings, request, manager, &guard, waited);
-    let mut job = match Job::start(&mut command) {
+    let environment = environment(settings, request, manager, &guard, waited);
+    let mut job = match start(settings, request, manager, &guard, signals, prepared, &environment).await {
         Ok(job) => job,
-        Err(error) => {
-            release(settings, guard).await;
-            return Err(cannot_run(&request.command[0], &error));
+        Err(failure) => {
+            tell_release(settings, guard.release().await);
+            return Err(failure);
         }
     };
-    let ending = job
-        .watch(&guard, signals, limits)
-        .await
-        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}")))?;
-    let code = judge(request, renewals, &ending);
-    release(settings, guard).await;
-    Ok(code)
+    if let Err(error) = job.execute(&environment).await {
+        job.dismiss();
+        tell_release(settings, guard.release().await);
+        return Err(cannot_run(&request.command[0], &error));
+    }
+    let watched = job.watch(&guard, signals, limits).await;
+    if watched.is_err() {
+        job.abandon(&guard).await;
+    }
+    job.dismiss();
+    // Before anything is said: a reader that stands still must not keep the key.
+    let released = guard.release().await;
+    let code = watched
+        .map(|ending| judge(settings, request, renewals, &ending))
+        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    tell_release(settings, released);
+    code
+}
+
+/// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
+/// that the lease does not know.
+async fn start(
+    settings: &Settings,
+    request: &Request<'_>,
+    manager: &LockManager,
+    guard: &LockGuard,
+    signals: &mut Signals,
+    prepared: Option<Job>,
+    environment: &Environment,
+) -> Result<Job, Failure> {
+    let mut job = prepared.map_or_else(|| Job::prepare(request.command), Ok).map_err(|error| match error.kind() {
+        // Of this program, which the command is started with.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            not_started(Failure::new(exit::OS, format!("cannot start this program again: {error}: mount /proc")))
+        }
+        _ => cannot_run(&request.command[0], &error),
+    })?;
+    let group = job.group();
+    let tie = async {
+        // Other stores would take it for a renewal.
+        if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
+    };
+    let guarded = async {
+        if let Err(error) = job.set_guardian(environment, Clock::system().now() + guard.remaining()) {
+            output::tell(&format!(
+                "warning: no process watches over this one: {error}; \
+                 if this one is killed, what the command has started may live on"
+            ));
+        }
+    };
+    // The store is at work while this thread starts the guardian.
+    let tied = tokio::select! {
+        biased;
+        signal = signals.next_ending() => return Err(interrupted(signal, "before the command was started")),
+        (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
+    };
+    // This process may have stood still since the grant.
+    tied.and_then(|()| guard.check()).map_err(|error| not_started(settings.failure(&error)))?;
+    Ok(job)
 }
 
 async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>> {
@@ -148,8 +206,10 @@ async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>
     }
 }
 
-/// Says once for whom this waits; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool) {
+/// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
+async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Job>) {
+    tokio::time::sleep(SHORT_WAIT).await;
+    *prepared = None;
     if quiet {
         return pending().await;
     }
@@ -164,38 +224,35 @@ async fn announce(lock: &Lock, name: &str, quiet: bool) {
     pending().await
 }
 
-/// The command with what it finds in its environment, after what it inherits.
-fn command(
+/// What the command finds in its environment, after what it inherits.
+fn environment(
     settings: &Settings,
     request: &Request<'_>,
     manager: &LockManager,
     guard: &LockGuard,
     waited: Duration,
-) -> Command {
-    let program: &OsStr = &request.command[0];
-    let mut command = Command::new(program);
-    command
-        .args(&request.command[1..])
-        .env("LEASEHOLD_KEY", request.name)
-        .env("LEASEHOLD_NAMESPACE", manager.namespace())
-        .env("LEASEHOLD_LEASE_STORE", settings.place())
-        .env("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string())
-        .env("LEASEHOLD_WAITED_MS", waited.as_millis().to_string())
-        // What an outer lease has left there would be taken for ours.
-        .env_remove("LEASEHOLD_FENCING_TOKEN")
-        .env_remove("LEASEHOLD_ACQUIRED_AT")
-        .env_remove("LEASEHOLD_OWNER");
+) -> Environment {
+    let mut environment = Environment::default();
+    environment.set("LEASEHOLD_KEY", request.name);
+    environment.set("LEASEHOLD_NAMESPACE", manager.namespace());
+    environment.set("LEASEHOLD_LEASE_STORE", settings.place());
+    environment.set("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string());
+    environment.set("LEASEHOLD_WAITED_MS", waited.as_millis().to_string());
+    // What an outer lease has left there would be taken for ours.
+    for name in ["LEASEHOLD_FENCING_TOKEN", "LEASEHOLD_ACQUIRED_AT", "LEASEHOLD_OWNER"] {
+        environment.remove(name);
+    }
     if let Some(token) = guard.fencing_token() {
-        command.env("LEASEHOLD_FENCING_TOKEN", token.to_string());
+        environment.set("LEASEHOLD_FENCING_TOKEN", token.to_string());
     }
     if let Some(time) = output::rfc3339(guard.acquired_at()) {
-        command.env("LEASEHOLD_ACQUIRED_AT", time);
+        environment.set("LEASEHOLD_ACQUIRED_AT", time);
     }
-    command
+    environment
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
+fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
@@ -221,15 +278,15 @@ fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
             exit::TIMED_OUT
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_raw(&report::lost(request.name, request.renew, renewals, ending));
+            output::tell_raw(&report::lost(settings, request, renewals, ending));
             exit::LOST
         }
     }
 }
 
-/// Gives the lease back. Nothing of the group runs any more, so a lease that is gone already did no harm.
-async fn release(settings: &Settings, guard: LockGuard) {
-    match guard.release().await {
+/// Says how giving back went. Nothing of the group runs any more, so a lease that is gone already did no harm.
+fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
+    match released {
         Ok(()) if settings.verbose => output::tell("the lease was given back"),
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost) => {}
@@ -247,6 +304,10 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
         }
         io::ErrorKind::NotFound => "check the name and PATH",
         io::ErrorKind::PermissionDenied => "make it executable",
+        io::ErrorKind::ArgumentListTooLong => {
+            "pass fewer arguments: a list in a file or on standard input has no limit"
+        }
+        _ if exit::is_shortage(error) => "raise ulimit -n (files) or -u (processes)",
         _ => "the lease was given back",
     };
     let program = output::clean(&program.to_string_lossy());
@@ -257,7 +318,11 @@ fn not_started(failure: Failure) -> Failure {
     failure.note("the command was not started")
 }
 
-fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
+fn while_waiting(request: &Request<'_>) -> String {
+    format!("while waiting for \"{}\"", request.name)
+}
+
+fn interrupted(signal: Signal, when: &str) -> Failure {
     let name = match signal {
         Signal::TERM => "TERM",
         Signal::INT => "INT",
@@ -266,5 +331,5 @@ fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
         _ => "a signal",
     };
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
-    Failure::new(code, format!("stopped by {name} while waiting for \"{}\"; the command was not started", request.name))
+    not_started(Failure::new(code, format!("stopped by {name} {when}")))
 }

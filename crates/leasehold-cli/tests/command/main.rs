@@ -8,6 +8,8 @@
 
 mod answers;
 mod codes;
+mod death;
+mod inherited;
 mod input;
 mod lifetime;
 mod outage;
@@ -16,4 +18,7 @@ mod secrets;
 mod signals;
 #[path = "../support/process.rs"]
 mod support;
+mod terminal;
+#[path = "../support/terminal.rs"]
+mod terminal_support;
 mod waiting;

@@ -38,14 +38,17 @@ use crate::types::{Key, OwnerToken};
 
 mod fault;
 mod file;
+mod file_system;
 mod host;
 mod layout;
 mod lease;
 mod limit;
 mod liveness;
+mod notices;
 mod place;
 mod processes;
 mod queue;
+mod room;
 mod row;
 mod thread;
 mod upkeep;
@@ -73,9 +76,10 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Rejected`] if the file cannot be created or written or belongs to another program or version,
-    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux, in a
-    /// container that hides the kernel's boot id or time, and in a process that was forked from one that used a store.
+    /// [`ErrorKind::Rejected`] if the file cannot be created or written, is on a network file system or belongs to
+    /// another program or version, [`ErrorKind::Unavailable`] if it stays busy or the disk fails or is full,
+    /// [`ErrorKind::Unsupported`] outside Linux, in a container that hides the kernel's boot id or time, and in a
+    /// process that was forked from one that used a store.
     ///
     /// # Cancel safety
     ///
@@ -258,6 +262,13 @@ impl Store for SqliteStore {
                     Level::Warn,
                     "/proc tells of another pid namespace, so the lease of a process that dies stands until its ttl",
                     "mount the /proc of this process's own pid namespace",
+                ));
+            }
+            if file_system::is_uncertain(&path, host) {
+                probe = probe.finding(Finding::new(
+                    Level::Warn,
+                    format!("{} is on a FUSE file system, which may be one of a network", path.display()),
+                    "unless it is local and the only way to the file, name a file on another file system",
                 ));
             }
             let log = place::beside(&path, place::LOG);

@@ -3,26 +3,26 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use leasehold::clock::{Clock, Moment};
+use jiff::Timestamp;
 use leasehold::observe::{Event, Observer};
 use leasehold::store::Holder;
-use leasehold::{ErrorKind, LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{LockGuard, LockManager, LostReason, Renew, Wait};
 
+use super::request::Request;
 use crate::child::{Cause, Ending, Limits};
 use crate::config::Settings;
-use crate::exit;
+use crate::exit::{self, Failure};
 use crate::output;
 
 /// The renewals that failed since the last one that did not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Renewals(Arc<Mutex<Option<Failures>>>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Failures {
     count: u32,
     since: Timestamp,
-    latest: ErrorKind,
+    latest: leasehold::Error,
 }
 
 impl Observer for Renewals {
@@ -33,8 +33,9 @@ impl Observer for Renewals {
         match event {
             Event::Renewed(_) => *failures = None,
             Event::RenewalFailed(failed) => {
-                let earlier = failures.unwrap_or(Failures { count: 0, since: Timestamp::now(), latest: failed.kind });
-                *failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
+                let latest = failed.error.clone();
+                let (count, since) = failures.as_ref().map_or((0, Timestamp::now()), |it| (it.count, it.since));
+                *failures = Some(Failures { count: count + 1, since, latest });
             }
             _ => {}
         }
@@ -97,14 +98,15 @@ pub(super) fn acquired(
 }
 
 /// The block for a lease that was lost while the command ran.
-pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Ending) -> String {
+pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
+    let Request { name, renew, .. } = *request;
     let what = match ending.cause {
         Some(Cause::Lost(LostReason::Expired)) => "ended while nobody could renew it",
         Some(Cause::Lost(_)) => "is not held any more",
         _ if renew == Renew::Off => "ends and is not renewed (--no-renew)",
         _ => "could not be renewed",
     };
-    let failures = renewals.0.lock().ok().and_then(|failures| *failures);
+    let failures = renewals.0.lock().ok().and_then(|failures| failures.clone());
     let why = match (ending.cause, failures) {
         (Some(Cause::Lost(LostReason::Expired)), None) => {
             "this process or the machine stood still past the lease's end".to_owned()
@@ -112,12 +114,16 @@ pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Endin
         (Some(Cause::Lost(reason)), None) => format!("the store says: {reason}"),
         (_, Some(Failures { count, since, latest })) => {
             let times = if count == 1 { "renewal" } else { "renewals" };
-            format!("{count} {times} failed since {}: {latest}", since.strftime("%H:%M:%SZ"))
+            format!(
+                "{count} {times} failed since {}: {}",
+                since.strftime("%H:%M:%SZ"),
+                Failure::from_error(&latest, false)
+            )
         }
         (_, None) if renew == Renew::Off => "its ttl was over: raise --ttl, or let it be renewed".to_owned(),
         (_, None) => "no renewal was confirmed in time".to_owned(),
     };
-    let (end, gone) = (wall(ending.lease_end), wall(ending.gone));
+    let (end, gone) = (output::clock_time(ending.lease_end), output::clock_time(ending.gone));
     let effect = match ending.cause {
         Some(Cause::Lost(reason)) if reason != LostReason::Expired => {
             format!("somebody else may have held the key since the last renewal; the job was gone at {gone}")
@@ -127,10 +133,20 @@ pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Endin
         }
         _ => format!("somebody else may have held the key since {end}; the job was gone at {gone}"),
     };
+    let advice = match ending.cause {
+        Some(Cause::Lost(LostReason::Expired)) => "outlast such stops: a longer --ttl",
+        Some(Cause::Lost(_)) => "see who holds it before you start again",
+        _ if renew == Renew::Off => "more time: a longer --ttl",
+        _ => "outlast such outages: a longer --ttl",
+    };
     format!(
-        "leasehold: lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n",
+        "leasehold: lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n  \
+         store    {}\n  look     leasehold{} show {}        {advice}\n",
         stopped(ending),
-        exit::LOST
+        exit::LOST,
+        settings.place(),
+        settings.options_again(),
+        output::quoted(name),
     )
 }
 
@@ -140,21 +156,13 @@ pub(super) fn stopped(ending: &Ending) -> String {
         return "nothing of it was left".to_owned();
     };
     let after = output::precise(ending.gone.since(stopping));
+    if ending.refused {
+        return format!("group {} could not be signalled (it runs as another user), gone after {after}", ending.group);
+    }
     let signals = match (ending.warned, ending.killed) {
         (true, true) => "TERM and KILL",
         (false, true) => "KILL",
         _ => "TERM",
     };
     format!("{signals} sent to group {}, gone after {after}", ending.group)
-}
-
-/// A moment by the wall clock, for people.
-fn wall(moment: Moment) -> String {
-    let now = Clock::system().now();
-    let signed = |length: Duration| SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
-    let time = Timestamp::now()
-        .checked_add(signed(moment.since(now)))
-        .and_then(|time| time.checked_sub(signed(now.since(moment))))
-        .unwrap_or(Timestamp::MAX);
-    time.strftime("%H:%M:%S%.1fZ").to_string()
 }

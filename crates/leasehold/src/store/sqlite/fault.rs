@@ -49,6 +49,11 @@ impl Fault {
             || matches!(self.code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
     }
 
+    /// Whether there was no page or no room on the disk for it, so that surely nothing was written.
+    pub(super) fn is_full(&self) -> bool {
+        self.code() == Some(ErrorCode::DiskFull)
+    }
+
     /// Whether the connection should not be used any more.
     pub(super) fn spoils(&self) -> bool {
         use ErrorCode::{DatabaseCorrupt, NotADatabase, SystemIoFailure};
@@ -78,6 +83,7 @@ impl Fault {
                 _ => error,
             };
         }
+        let is_full = self.is_full();
         let (kind, text) = match self.code() {
             Some(ReadOnly | PermissionDenied | CannotOpen | AuthorizationForStatementDenied) => (
                 ErrorKind::Rejected,
@@ -92,14 +98,14 @@ impl Fault {
                 ErrorKind::Unavailable,
                 "cannot be read or written: the disk reports an error, or a part of the file was deleted",
             ),
-            Some(DiskFull) => (ErrorKind::Unavailable, "cannot be written: the disk is full"),
+            Some(DiskFull) => (ErrorKind::Unavailable, "cannot be written: the disk is full, make room on it"),
             _ => (ErrorKind::Unavailable, "failed"),
         };
         match self {
             Self::Told(error) => error,
             Self::Restored => rejected(path, RESTORED),
             Self::Busy | Self::Replaced => told(kind, path, text),
-            Self::Commit(source) if kind == ErrorKind::Unavailable => {
+            Self::Commit(source) if kind == ErrorKind::Unavailable && !is_full => {
                 told(ErrorKind::Indeterminate, path, text).with_source(source)
             }
             Self::Sql(source) | Self::Commit(source) => told(kind, path, text).with_source(source),

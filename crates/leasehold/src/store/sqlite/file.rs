@@ -10,10 +10,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::fault::{Fault, rejected};
+use super::file_system::refuse_network;
 use super::host::Host;
 use super::layout::{prepare, recognize, refuse_foreign};
 use super::limit::Limit;
 use super::place::{Place, create, number, unreachable_file};
+use super::room;
 use crate::error::Result;
 
 /// An open file of leases.
@@ -64,6 +66,7 @@ impl LeaseFile {
     }
 
     fn attempt(path: &Path, host: &Host, limit: &Limit) -> Result<Self, Fault> {
+        refuse_network(path, host)?;
         create(path)?;
         let found = fs::metadata(path).map_err(|error| unreachable_file(path, error))?;
         if !found.is_file() {
@@ -85,6 +88,7 @@ impl LeaseFile {
         }
         prepare(&db, path, &found, host)?;
         recognize(&db, path, &found, host)?;
+        room::keep_size(&db)?;
         let place = Place::of(path).filter(|place| place.file == number(&found)).ok_or(Fault::Replaced)?;
         Ok(Self { db, path: path.to_owned(), place, is_spoiled: Cell::new(false) })
     }
@@ -114,16 +118,29 @@ impl LeaseFile {
     }
 
     /// Work in a transaction that has the write lock from its start: all of it is done, or on an error nothing.
-    pub(super) fn write<T>(&self, survives: Survives, work: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T> {
-        if survives == Survives::Crash {
-            return self.explained(transaction(&self.db, work));
+    pub(super) fn write<T>(&self, survives: Survives, work: impl Fn(&Connection) -> Result<T, Fault>) -> Result<T> {
+        let mut done = self.try_to_write(survives, &work);
+        if done.as_ref().is_err_and(Fault::is_full) {
+            // If there is none, the next attempt tells.
+            room::make(&self.db, &self.path).ok();
+            done = self.try_to_write(survives, &work);
         }
-        self.explained(Survives::PowerLoss.set(&self.db).map_err(Fault::from).and_then(|()| {
-            let done = transaction(&self.db, work);
-            // Whatever comes of it, the worst is a file that is slower than it must be.
-            Survives::Crash.set(&self.db).ok();
-            done
-        }))
+        self.explained(done)
+    }
+
+    fn try_to_write<T>(
+        &self,
+        survives: Survives,
+        work: impl FnOnce(&Connection) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        if survives == Survives::Crash {
+            return transaction(&self.db, work);
+        }
+        Survives::PowerLoss.set(&self.db)?;
+        let done = transaction(&self.db, work);
+        // Whatever comes of it, the worst is a file that is slower than it must be.
+        Survives::Crash.set(&self.db).ok();
+        done
     }
 
     fn explained<T>(&self, done: Result<T, Fault>) -> Result<T> {

@@ -3,8 +3,10 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use super::file_system;
 use super::liveness::Sight;
 use super::processes::{Processes, is_own_proc};
 use crate::clock::{Clock, wall_now};
@@ -17,6 +19,8 @@ pub(super) struct Host {
     pub(super) boot: String,
     pub(super) clock: Clock,
     pub(super) wall: fn() -> SystemTime,
+    /// What kind of file system a path is on, as `statfs` says.
+    pub(super) file_system: fn(&Path) -> Option<u32>,
     /// What this process sees of the boot-time clock minus what the machine sees.
     pub(super) offset: i64,
     pid: u32,
@@ -64,6 +68,7 @@ impl Host {
             boot: boot_id()?,
             clock: Clock::system(),
             wall: wall_now,
+            file_system: file_system::ask,
             offset,
             pid,
             pid_start: start_time(pid, offset),

@@ -54,7 +54,11 @@ pub(super) fn prepare(db: &Connection, path: &Path, found: &Metadata, host: &Hos
     }
     refuse_other_version(db, path)?;
     // Fails where a table is missing or unlike ours, before anything is altered.
-    integer(db, "SELECT born + epoch + last_token + EXISTS (SELECT ends, wall_ends, tie FROM leases) FROM meta")?;
+    integer(
+        db,
+        "SELECT born + epoch + last_token + EXISTS (SELECT ends, wall_ends, tie FROM leases)
+            + EXISTS (SELECT filler FROM room) FROM meta",
+    )?;
     let mode: String = db.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         let text = "its file system cannot share memory between processes: name a file on a local file system";

@@ -89,7 +89,7 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
                 let mut row = Row {
                     owner: request.owner.as_bytes().to_vec(),
                     token: next_token(db)?,
-                    tie: tie.unwrap_or_default(),
+                    tie: tie.clone().unwrap_or_default(),
                     info: request.holder.clone().unwrap_or_default(),
                     since: now.wall,
                     ..Row::default()
@@ -110,12 +110,12 @@ pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Res
         let now = host.now();
         requests
             .iter()
-            .zip(ties)
+            .zip(&ties)
             .map(|(request, tie)| {
                 let Some((remaining, mut row)) = held_by(db, host, now, &request.key, &request.owner)? else {
                     return Ok(Ok(None));
                 };
-                row.tie = tie.unwrap_or(row.tie);
+                row.tie = tie.clone().unwrap_or(row.tie);
                 row.info = request.holder.clone().unwrap_or(row.info);
                 Ok(Ok(Some(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?)))
             })
@@ -145,7 +145,7 @@ pub(super) fn transfer(file: &LeaseFile, host: &Host, from: &OwnerToken, request
         };
         row.owner = request.owner.as_bytes().to_vec();
         row.token = next_token(db)?;
-        row.tie = tie.unwrap_or(row.tie);
+        row.tie = tie.clone().unwrap_or(row.tie);
         row.info = request.holder.clone().unwrap_or(row.info);
         row.since = now.wall;
         Ok(Some(row.renew(db, host, now, &request.key, request.ttl)?))

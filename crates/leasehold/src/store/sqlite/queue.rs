@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::limit::Patience;
+use super::notices::{Bell, Heard, Notices};
 use super::thread::Worker;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -35,6 +36,8 @@ struct Lines {
     first: VecDeque<Box<dyn Job>>,
     then: VecDeque<Box<dyn Job>>,
     end: Option<End>,
+    /// Set while the thread waits at a bell.
+    bell: Option<Bell>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,8 @@ pub(super) enum End {
 
 pub(super) enum Next {
     Job(Box<dyn Job>),
+    /// The file may have changed.
+    Noticed,
     Idle,
     Ended,
 }
@@ -60,13 +65,12 @@ impl Queue {
             (None, Urgency::Must | Urgency::Soon) => lines.first.push_back(job),
             (None, Urgency::Normal) => lines.then.push_back(job),
         }
-        drop(lines);
-        self.changed.notify_one();
+        self.rouse(lines);
         Ok(())
     }
 
-    /// The next job; waits for one, but only so long if that is limited.
-    pub(super) fn next(&self, limit: Option<Duration>) -> Next {
+    /// The next job; waits for one, or for a notice if there are some, but only so long if that is limited.
+    pub(super) fn next(&self, limit: Option<Duration>, notices: Option<&Notices>) -> Next {
         let mut lines = self.lines.lock();
         loop {
             let job = match lines.first.pop_front() {
@@ -78,6 +82,16 @@ impl Queue {
             }
             if lines.end.is_some() {
                 return Next::Ended;
+            }
+            if let Some(notices) = notices {
+                lines.bell = Some(notices.bell());
+                let heard = MutexGuard::unlocked(&mut lines, || notices.listen(limit));
+                lines.bell = None;
+                match heard {
+                    Heard::Bell => continue,
+                    Heard::Change => return Next::Noticed,
+                    Heard::Nothing => return Next::Idle,
+                }
             }
             match limit {
                 None => self.changed.wait(&mut lines),
@@ -91,8 +105,18 @@ impl Queue {
     }
 
     pub(super) fn end(&self, end: End) {
-        self.lines.lock().end.get_or_insert(end);
-        self.changed.notify_one();
+        let mut lines = self.lines.lock();
+        lines.end.get_or_insert(end);
+        self.rouse(lines);
+    }
+
+    fn rouse(&self, lines: MutexGuard<'_, Lines>) {
+        let bell = lines.bell.clone();
+        drop(lines);
+        match bell {
+            Some(bell) => bell.ring(),
+            None => _ = self.changed.notify_one(),
+        }
     }
 }
 

@@ -38,3 +38,6 @@ CREATE TABLE leases (
     since             INTEGER NOT NULL,
     renewed           INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Always empty. What is put here for a moment leaves free pages in the file.
+CREATE TABLE room (filler BLOB NOT NULL) STRICT;

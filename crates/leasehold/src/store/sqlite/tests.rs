@@ -14,10 +14,12 @@ use crate::store::{HolderInfo, Tie, Wake};
 
 mod actors;
 mod boots;
+mod disk;
 mod losses;
 mod places;
 mod races;
 mod rows;
+mod sharing;
 mod takeovers;
 mod threads;
 mod upkeep;

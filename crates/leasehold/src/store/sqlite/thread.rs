@@ -39,12 +39,12 @@ impl StoreThread {
             let _running = running;
             let queue = Ending(queue);
             let mut worker = Worker {
-                path,
                 host,
                 file: None,
                 limit: Limit::new(Patience { until: Clock::system().now() + patience, wanted: None }),
-                watches: Watches::new(),
+                watches: Watches::new(&path),
                 upkeep: Upkeep::default(),
+                path,
             };
             let answer = worker.file().map(drop);
             let usable = answer.is_ok();
@@ -132,7 +132,7 @@ impl Worker {
             Some(file) => file,
             None => {
                 // Whatever they waited for went with the file that was there.
-                self.watches.wake_all();
+                self.watches.end();
                 LeaseFile::open(&self.path, &self.host, &self.limit)?
             }
         };
@@ -148,11 +148,12 @@ impl Worker {
                 continue;
             }
             let next = due.into_iter().chain(self.upkeep.due()).min();
-            match queue.next(next.map(|next| next.since(now))) {
+            match queue.next(next.map(|next| next.since(now)), self.watches.notices(now)) {
                 Next::Job(job) => {
                     job.run(self);
                     self.upkeep.after_job(Clock::system().now(), self.file.as_ref(), &self.host);
                 }
+                Next::Noticed => self.watches.noticed(),
                 Next::Idle if self.upkeep.due().is_some_and(|due| due <= Clock::system().now()) => self.keep_up(),
                 Next::Idle => {}
                 Next::Ended => return,
@@ -172,7 +173,7 @@ impl Worker {
         self.limit.set(Patience { until: now, wanted: None });
         match &self.file {
             Some(file) if file.is_current() => self.watches.look(file, &self.host),
-            _ => self.watches.wake_all(),
+            _ => self.watches.end(),
         }
     }
 }

@@ -16,9 +16,19 @@ pub(super) struct Actor {
 impl Actor {
     /// Starts it and has it open the file.
     pub(super) fn start(path: &Path) -> Self {
-        let mut process = Command::new(env::current_exe().unwrap())
+        Self::start_as(Command::new(env::current_exe().unwrap()), path)
+    }
+
+    /// The same by a command that executes this program with the arguments that are added.
+    pub(super) fn start_as(command: Command, path: &Path) -> Self {
+        Self::try_start_as(command, path).expect("the process ended")
+    }
+
+    pub(super) fn try_start_as(mut command: Command, path: &Path) -> Option<Self> {
+        let mut process = command
             .args(["--exact", "store::sqlite::tests::actors::actor", "--ignored", "--nocapture"])
             .env("LEASEHOLD_ACTOR_FILE", path)
+            .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -26,19 +36,26 @@ impl Actor {
         let orders = process.stdin.take().unwrap();
         let answers = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut actor = Self { process, orders, answers };
-        assert_eq!(actor.answer(), "opened");
-        actor
+        assert_eq!(actor.try_answer()?, "opened");
+        Some(actor)
     }
 
     /// `take`, `extend` or `give` with the name of a key.
     pub(super) fn tell(&mut self, order: &str) -> String {
-        writeln!(self.orders, "{order}").unwrap();
+        self.order(order);
         self.answer()
     }
 
-    fn answer(&mut self) -> String {
-        let said = self.answers.by_ref().find_map(|line| line.unwrap().strip_prefix("says: ").map(str::to_owned));
-        said.expect("the process ended")
+    pub(super) fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    pub(super) fn answer(&mut self) -> String {
+        self.try_answer().expect("the process ended")
+    }
+
+    fn try_answer(&mut self) -> Option<String> {
+        self.answers.by_ref().find_map(|line| line.unwrap().strip_prefix("says: ").map(str::to_owned))
     }
 }
 
@@ -78,6 +95,16 @@ async fn actor() {
                 None => "lost",
             }),
             "give" => store.release(&key, &owner).await.map(|given| if given { "given" } else { "lost" }),
+            "wait" => {
+                let wake = hint(refused(&store, &claim.waits(true)).await);
+                println!("says: waiting");
+                tokio::time::timeout(Duration::from_secs(5), wake).await.expect("the wake-up was lost");
+                Ok("woken")
+            }
+            "notices" => {
+                let has = store.ask(Urgency::Must, TTL, |worker| Ok(worker.watches.has_notices())).await;
+                has.map(|has| if has { "kept" } else { "none" })
+            }
             _ => panic!("{order}"),
         };
         println!("says: {}", said.map_or_else(|error| error.to_string(), str::to_owned));

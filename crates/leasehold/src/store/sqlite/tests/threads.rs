@@ -99,33 +99,3 @@ async fn debug_shows_the_path_and_no_secret() {
     assert_eq!(format!("{store:?}"), format!("SqliteStore {{ path: {path:?}, .. }}"));
     assert!(store.capabilities().is_shared());
 }
-
-#[tokio::test]
-async fn a_full_disk_is_unavailable_and_changes_nothing() {
-    let (_directory, path) = scratch();
-    let store = SqliteStore::open(&path).await.unwrap();
-    let limit_pages = |pages: u32| {
-        store.ask(Urgency::Must, TTL, move |worker| {
-            worker.file()?.0.read(|db| {
-                db.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
-                Ok(())
-            })
-        })
-    };
-    limit_pages(8).await.unwrap();
-    let mut held: Vec<(Key, OwnerToken)> = Vec::new();
-    let error = loop {
-        let (key, owner) = (key(&held.len().to_string().repeat(100)), owner());
-        match store.acquire(&Claim::new(&key, &owner, TTL)).await {
-            Ok(_) => held.push((key, owner)),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("the disk is full"), "{error}");
-    assert_eq!(store.list("", Page::first(10_000)).await.unwrap().entries.len(), held.len());
-    for (key, owner) in &held {
-        assert!(store.release(key, owner).await.unwrap());
-    }
-    granted(&store, &Claim::new(&key("k"), &owner(), TTL)).await;
-}
