@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use leasehold::Clock;
@@ -23,6 +23,28 @@ const OTHER_NUMBERS: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", 
 /// With a `/proc` that tells of other processes than the numbers mean here.
 const OTHER_NUMBERS_FOREIGN_PROC: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
 const OTHER_TIME: [&str; 6] = ["unshare", "--time", "--boottime", "86400", "--fork", "--kill-child"];
+
+/// A process that does nothing; killed at the end.
+struct Sleeper(Child);
+
+impl Sleeper {
+    /// In a new group of its own if the group is 0.
+    fn start(way: &[&str], group: i32) -> Self {
+        let words = [way, &["sleep", "600"]].concat();
+        Self(Command::new(words[0]).args(&words[1..]).process_group(group).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
 
 /// Whether actors may be started in these ways; prints a reason if not.
 fn can_start(ways: &[&[&str]]) -> bool {
@@ -85,16 +107,13 @@ fn a_hidden_zombie_is_alive() {
         return;
     }
     let scene = Scene::new();
-    let (mut holder, mut other, mut group) = (
-        scene.actor(),
-        scene.actor_within(&BLIND_STRANGER),
-        Command::new("sleep").arg("600").process_group(0).spawn().unwrap(),
-    );
+    let (mut holder, mut other) = (scene.actor(), scene.actor_within(&BLIND_STRANGER));
+    let mut group = Sleeper::start(&[], 0);
     assert_eq!(holder.tell("take"), "taken");
     assert_eq!(holder.tell(&format!("tie {}", group.id())), "tied");
-    group.kill().unwrap();
+    group.0.kill().unwrap();
     assert_eq!(other.tell("take"), "held");
-    group.wait().unwrap();
+    group.0.wait().unwrap();
     assert_eq!(other.tell("take"), "taken");
     assert_eq!(other.tell("give"), "given");
 
@@ -112,22 +131,21 @@ fn a_group_with_a_hidden_member_is_alive() {
     }
     let scene = Scene::new();
     let (mut holder, mut other) = (scene.actor(), scene.actor_within(&BLIND_STRANGER));
-    let mut leader =
-        Command::new(STRANGER[0]).args(&STRANGER[1..]).args(["sleep", "600"]).process_group(0).spawn().unwrap();
+    let mut leader = Sleeper::start(&STRANGER, 0);
     let group = i32::try_from(leader.id()).unwrap();
-    let mut hidden = Command::new("sleep").arg("600").process_group(group).spawn().unwrap();
+    let mut hidden = Sleeper::start(&[], group);
     assert_eq!(holder.tell("take"), "taken");
     assert_eq!(holder.tell(&format!("tie {group}")), "tied");
     // All that the other one sees of the group from now on is a zombie.
-    leader.kill().unwrap();
+    leader.0.kill().unwrap();
     let is_zombie = |id| fs::read_to_string(format!("/proc/{id}/stat")).unwrap().contains(") Z ");
     while !is_zombie(leader.id()) {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(other.tell("take"), "held");
-    hidden.kill().unwrap();
-    hidden.wait().unwrap();
-    leader.wait().unwrap();
+    hidden.0.kill().unwrap();
+    hidden.0.wait().unwrap();
+    leader.0.wait().unwrap();
     assert_eq!(other.tell("take"), "taken");
 }
 
