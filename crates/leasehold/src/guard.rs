@@ -45,6 +45,29 @@ impl LockGuard {
         self.lease.fencing
     }
 
+    /// The secret that names this acquisition, for another process that is to act on the lease while this guard holds
+    /// it: with [`Lock::release_by`](crate::Lock::release_by), [`Lock::extend_by`](crate::Lock::extend_by) or
+    /// [`Lock::resume`](crate::Lock::resume).
+    ///
+    /// Keep it out of logs, arguments and environments. Whoever uses it to release or take on the lease ends it behind
+    /// the back of this guard, which learns of that by its next renewal. To pass the lease on for good, use
+    /// [`hand_over`](Self::hand_over).
+    ///
+    /// ```
+    /// # use leasehold::{LockManager, store::memory::MemoryStore};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let locks = LockManager::new(MemoryStore::new());
+    /// let guard = locks.lock("deploy").acquire().await?;
+    /// let holder = locks.holder("deploy").await?;
+    /// assert_eq!(holder.map(|holder| holder.owner).as_ref(), Some(guard.owner_token()));
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn owner_token(&self) -> &OwnerToken {
+        &self.lease.owner
+    }
+
     /// When the lease was acquired, by the wall clock.
     pub fn acquired_at(&self) -> SystemTime {
         self.lease.acquired_at
