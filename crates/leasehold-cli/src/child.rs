@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
 use self::plan::Plan;
-pub(crate) use self::plan::{Cause, Limits};
+pub(crate) use self::plan::{Cause, Limits, OnLost};
 use crate::signals::Signals;
 
 mod group;
@@ -35,6 +35,15 @@ pub(crate) struct Job {
     gone: bool,
 }
 
+/// Something that is to be told while the job still runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// It is stopped, for this reason.
+    Stopping(Cause),
+    /// Its lease is lost, and it runs on because that was asked for.
+    GoingOn(LostReason),
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -42,6 +51,8 @@ pub(crate) struct Ending {
     pub(crate) status: ExitStatus,
     /// Why it was stopped; `None` = it ended by itself, or by a signal that was passed on.
     pub(crate) cause: Option<Cause>,
+    /// Why the lease was lost under a command that ran on, because that was asked for.
+    pub(crate) given_up: Option<LostReason>,
     /// The process group.
     pub(crate) group: i32,
     /// Until when the lease could be assumed.
@@ -80,6 +91,7 @@ impl Job {
         guard: &LockGuard,
         signals: &mut Signals,
         limits: Limits,
+        mut notice: impl FnMut(Notice),
     ) -> io::Result<Ending> {
         let clock = Clock::system();
         let started = clock.now();
@@ -94,7 +106,15 @@ impl Job {
             let lost = guard.check().err().map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
             // The loss is looked at before the end of the job: of a job that ended while nobody looked it cannot be
             // said that it ended in time.
-            if let Some(signal) = plan.decide(now, lost, self.status.is_some()) {
+            let before = (plan.cause, plan.given_up);
+            let due = plan.decide(now, lost, self.status.is_some());
+            for told in [
+                plan.cause.filter(|_| plan.cause != before.0).map(Notice::Stopping),
+                plan.given_up.filter(|_| plan.given_up != before.1).map(Notice::GoingOn),
+            ] {
+                told.into_iter().for_each(&mut notice);
+            }
+            if let Some(signal) = due {
                 self.signal(signal);
             }
             let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
@@ -126,6 +146,7 @@ impl Job {
         Ok(Ending {
             status,
             cause: plan.cause,
+            given_up: plan.given_up,
             group: self.group.as_raw_nonzero().get(),
             lease_end: plan.lease_end,
             stopping: plan.stopping,
