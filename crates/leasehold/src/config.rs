@@ -257,10 +257,14 @@ impl Config {
         path.map(|path| environment::read(&path)).transpose()
     }
 
+    /// The store's URL as it was said; may hold a password, see [`redacted`].
+    pub fn url(&self) -> Option<&str> {
+        self.store.as_ref()?.value.as_deref().ok()
+    }
+
     /// Every setting with its value and where it was said; defaults are there, secrets are not.
     pub fn describe(&self) -> Vec<Setting> {
-        let url = self.store.as_ref().and_then(|said| said.value.as_deref().ok());
-        let options = url.and_then(|url| Parts::parse(url).ok()).map(|parts| parts.options).unwrap_or_default();
+        let options = self.url().and_then(|url| Parts::parse(url).ok()).map(|parts| parts.options).unwrap_or_default();
         vec![
             shown("store", self.store.clone(), |url| redacted(&url), None),
             shown(

@@ -4,41 +4,66 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::store::{Fencing, HolderInfo, Scope};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
+use serde_json::json;
 use tokio::process::Command;
 
+use self::owner::OwnerFile;
+use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
-use crate::child::{Cause, Ending, Job};
-use crate::cli::{Reach, Run};
-use crate::config::Settings;
+pub(crate) use self::status::Status;
+use crate::child::{Cause, Ending, Job, Limits, Notice};
+use crate::cli::{Global, Input, Reach, Run};
+use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
+mod nested;
+mod owner;
+mod record;
 mod report;
 mod request;
+mod status;
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-/// Waits for the key, runs the command under it, and gives it back.
-pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Failure> {
+/// Waits for the key, runs the command under it, gives it back, and tells how that went.
+pub(crate) async fn run(global: &Global, arguments: &Run, status: &Status) -> Result<u8, Failure> {
+    let mut record = Record::new(arguments)?;
+    let renewals = Renewals::new(status);
+    let result = take_part(global, arguments, status, &renewals, &mut record).await;
+    record.conclude(result, &renewals, status)
+}
+
+async fn take_part(
+    global: &Global,
+    arguments: &Run,
+    status: &Status,
+    renewals: &Renewals,
+    record: &mut Record<'_>,
+) -> Result<End, Failure> {
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
+    let flags = config::flags(arguments.nonblock, arguments.wait.as_deref(), arguments.ttl.as_deref())?;
+    let settings = &Settings::new(global, flags)?;
     let request = Request::new(settings, arguments)?;
-    let renewals = Renewals::default();
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &request)),
         manager = open(settings, &request, renewals.clone()) => manager?,
     };
-    let outcome = hold(settings, &request, &manager, &renewals, &mut signals).await;
+    record.namespace = Some(manager.namespace().to_owned());
+    let context = Context { settings, request: &request, manager: &manager, renewals, status };
+    let outcome = hold(&context, record, &mut signals).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
         biased;
@@ -55,9 +80,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
 async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
     let mut builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
-    if let Some(ttl) = request.ttl {
-        builder = builder.ttl(ttl);
-    }
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),
@@ -69,7 +91,7 @@ async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) ->
     builder = if arguments.no_holder_info {
         builder.without_holder_info()
     } else {
-        builder.holder_info(holder_info(request.command))
+        builder.holder_info(holder_info(&request.command))
     };
     settings.build(builder)
 }
@@ -87,13 +109,18 @@ fn holder_info(command: &[OsString]) -> HolderInfo {
     info
 }
 
-async fn hold(
-    settings: &Settings,
-    request: &Request<'_>,
-    manager: &LockManager,
-    renewals: &Renewals,
-    signals: &mut Signals,
-) -> Result<u8, Failure> {
+/// What everything that follows needs to know.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    settings: &'a Settings,
+    request: &'a Request<'a>,
+    manager: &'a LockManager,
+    renewals: &'a Renewals,
+    status: &'a Status,
+}
+
+async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Signals) -> Result<End, Failure> {
+    let Context { settings, request, manager, status, .. } = *context;
     let limits = request.limits(manager.ttl())?;
     let mut lock = manager.lock(request.name);
     if let Some(reason) = &request.arguments.reason {
@@ -107,45 +134,72 @@ async fn hold(
     let granted = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, request)),
-        granted = acquire(&lock, request.wait) => granted,
+        granted = acquire(context, &lock) => granted?,
         () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
     };
-    let waited = clock.now().since(asked);
-    let Some(guard) = granted.map_err(|error| not_started(settings.failure(&error)))? else {
+    let acquired = clock.now();
+    let waited = acquired.since(asked);
+    record.waited = Some(waited);
+    let Some(guard) = granted else {
         if !settings.quiet {
             let holder = lock.holder().await.ok().flatten();
-            output::tell_raw(&report::busy(settings, manager, request.name, request.wait, request.busy_code, holder));
+            output::tell_block(&report::busy(settings, manager, request, holder));
         }
-        return Ok(request.busy_code);
+        return Ok(End::by_lock(Outcome::Busy, request.busy_code));
     };
+    record.fencing = guard.fencing_token();
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
+    status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
+    let end = under(context, &guard, waited, limits, signals).await;
+    release(settings, guard).await;
+    record.held = Some(clock.now().since(acquired));
+    end
+}
+
+/// Runs the command under the lease that is held.
+async fn under(
+    context: &Context<'_>,
+    guard: &LockGuard,
+    waited: Duration,
+    limits: Limits,
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    let Context { settings, request, status, .. } = *context;
     // This process may have stood still since the grant.
     guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let mut command = command(settings, request, manager, &guard, waited);
-    let mut job = match Job::start(&mut command) {
-        Ok(job) => job,
-        Err(error) => {
-            release(settings, guard).await;
-            return Err(cannot_run(&request.command[0], &error));
+    let owner_file = match &request.arguments.owner_file {
+        Some(path) => Some(OwnerFile::write(path, guard).map_err(not_started)?),
+        None => None,
+    };
+    let mut command = command(context, guard, waited, owner_file.as_ref());
+    let mut job = Job::start(&mut command).map_err(|error| cannot_run(&request.command[0], &error))?;
+    let notice = |notice: Notice| match notice {
+        Notice::Stopping(Cause::Ending) => status.tell("lost", json!({"reason": "not_renewed"})),
+        Notice::Stopping(Cause::Lost(reason)) => status.tell("lost", json!({"reason": report::word(reason)})),
+        Notice::Stopping(_) => {}
+        Notice::GoingOn(reason) => {
+            output::tell(&report::going_on(request.name, reason));
+            status.tell("lost", json!({"reason": report::word(reason)}));
         }
     };
     let ending = job
-        .watch(&guard, signals, limits)
+        .watch(guard, signals, limits, notice)
         .await
         .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}")))?;
-    let code = judge(request, renewals, &ending);
-    release(settings, guard).await;
-    Ok(code)
+    Ok(judge(request, context.renewals, &ending))
 }
 
-async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>> {
-    match wait {
+async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
+    let Context { settings, request, manager, .. } = *context;
+    nested::refuse(settings, manager, lock, request.name).await?;
+    let granted = match request.wait {
         Wait::No => lock.try_acquire().await,
         Wait::UpTo(wait) => lock.acquire_within(wait).await,
         _ => lock.acquire().await.map(Some),
-    }
+    };
+    granted.map_err(|error| not_started(settings.failure(&error)))
 }
 
 /// Says once for whom this waits; never ends.
@@ -165,13 +219,8 @@ async fn announce(lock: &Lock, name: &str, quiet: bool) {
 }
 
 /// The command with what it finds in its environment, after what it inherits.
-fn command(
-    settings: &Settings,
-    request: &Request<'_>,
-    manager: &LockManager,
-    guard: &LockGuard,
-    waited: Duration,
-) -> Command {
+fn command(context: &Context<'_>, guard: &LockGuard, waited: Duration, owner_file: Option<&OwnerFile>) -> Command {
+    let Context { settings, request, manager, status, .. } = *context;
     let program: &OsStr = &request.command[0];
     let mut command = Command::new(program);
     command
@@ -184,7 +233,21 @@ fn command(
         // What an outer lease has left there would be taken for ours.
         .env_remove("LEASEHOLD_FENCING_TOKEN")
         .env_remove("LEASEHOLD_ACQUIRED_AT")
-        .env_remove("LEASEHOLD_OWNER");
+        .env_remove("LEASEHOLD_OWNER")
+        .env_remove("LEASEHOLD_OWNER_FILE")
+        .env_remove("LEASEHOLD_STATUS_FD");
+    if request.arguments.stdin == Input::Null {
+        command.stdin(Stdio::null());
+    }
+    if let Some(file) = owner_file {
+        command.env("LEASEHOLD_OWNER_FILE", file.path());
+    }
+    if request.arguments.export_owner {
+        command.env("LEASEHOLD_OWNER", guard.owner_token().expose());
+    }
+    if let Some(number) = status.number() {
+        command.env("LEASEHOLD_STATUS_FD", number.to_string());
+    }
     if let Some(token) = guard.fencing_token() {
         command.env("LEASEHOLD_FENCING_TOKEN", token.to_string());
     }
@@ -195,36 +258,37 @@ fn command(
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
+fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
     }
     match ending.cause {
-        None => exit::of_status(ending.status),
+        None => {}
         Some(Cause::LeftBehind) => {
             output::tell(&format!(
                 "warning: \"{}\" ended and left processes in its group {group}: {}",
                 output::clean(&request.command[0].to_string_lossy()),
-                report::stopped(ending)
+                report::stopped(ending, Signal::TERM)
             ));
-            exit::of_status(ending.status)
         }
         Some(Cause::MaxRuntime) => {
             let limit = request.max_runtime.map(output::precise).unwrap_or_default();
             output::tell(&format!(
                 "\"{}\": --max-runtime {limit} reached; {} (exit {})",
                 request.name,
-                report::stopped(ending),
+                report::stopped(ending, Signal::TERM),
                 exit::TIMED_OUT
             ));
-            exit::TIMED_OUT
+            return End::by_lock(Outcome::Timeout, exit::TIMED_OUT);
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_raw(&report::lost(request.name, request.renew, renewals, ending));
-            exit::LOST
+            output::tell_block(&report::lost(request, renewals, ending));
+            return End::by_lock(Outcome::Lost, exit::LOST);
         }
     }
+    let outcome = if ending.given_up.is_some() { Outcome::Lost } else { Outcome::Ran };
+    End::by_child(outcome, exit::of_status(ending.status))
 }
 
 /// Gives the lease back. Nothing of the group runs any more, so a lease that is gone already did no harm.
@@ -258,13 +322,7 @@ fn not_started(failure: Failure) -> Failure {
 }
 
 fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
-    let name = match signal {
-        Signal::TERM => "TERM",
-        Signal::INT => "INT",
-        Signal::HUP => "HUP",
-        Signal::QUIT => "QUIT",
-        _ => "a signal",
-    };
+    let name = signals::name(signal);
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
     Failure::new(code, format!("stopped by {name} while waiting for \"{}\"; the command was not started", request.name))
 }

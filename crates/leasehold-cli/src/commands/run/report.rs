@@ -7,16 +7,30 @@ use jiff::{SignedDuration, Timestamp};
 use leasehold::clock::{Clock, Moment};
 use leasehold::observe::{Event, Observer};
 use leasehold::store::Holder;
-use leasehold::{ErrorKind, LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{ErrorKind, FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use crate::child::{Cause, Ending, Limits};
+use super::request::Request;
+use super::status::Status;
+use crate::child::{Cause, Ending, Limits, OnLost};
 use crate::config::Settings;
 use crate::exit;
 use crate::output;
+use crate::signals;
 
-/// The renewals that failed since the last one that did not.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Renewals(Arc<Mutex<Option<Failures>>>);
+/// Renewals, as far as they are told of: how many there were, and which failed since the last one that did not.
+#[derive(Clone, Debug)]
+pub(super) struct Renewals {
+    tally: Arc<Mutex<Tally>>,
+    status: Status,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    confirmed: u64,
+    failures: Option<Failures>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
@@ -25,16 +39,36 @@ struct Failures {
     latest: ErrorKind,
 }
 
+impl Renewals {
+    pub(super) fn new(status: &Status) -> Self {
+        Self { tally: Arc::default(), status: status.clone() }
+    }
+
+    /// How many were confirmed.
+    pub(super) fn count(&self) -> u64 {
+        self.tally().confirmed
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally.lock().map(|tally| *tally).unwrap_or_default()
+    }
+}
+
 impl Observer for Renewals {
     fn observe(&self, event: &Event<'_>) {
-        let Ok(mut failures) = self.0.lock() else {
+        let Ok(mut tally) = self.tally.lock() else {
             return;
         };
         match event {
-            Event::Renewed(_) => *failures = None,
+            Event::Renewed(renewed) => {
+                *tally = Tally { confirmed: tally.confirmed + 1, failures: None };
+                drop(tally);
+                self.status.tell("renewed", json!({"slack_ms": output::millis(renewed.slack)}));
+            }
             Event::RenewalFailed(failed) => {
-                let earlier = failures.unwrap_or(Failures { count: 0, since: Timestamp::now(), latest: failed.kind });
-                *failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
+                let first = Failures { count: 0, since: Timestamp::now(), latest: failed.kind };
+                let earlier = tally.failures.unwrap_or(first);
+                tally.failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
             }
             _ => {}
         }
@@ -45,11 +79,10 @@ impl Observer for Renewals {
 pub(super) fn busy(
     settings: &Settings,
     manager: &LockManager,
-    name: &str,
-    wait: Wait,
-    code: u8,
+    request: &Request<'_>,
     holder: Option<Holder>,
 ) -> String {
+    let Request { name, wait, busy_code: code, .. } = *request;
     let waited = match wait {
         Wait::UpTo(wait) => format!("still held after {}", output::precise(wait)),
         _ => "held".to_owned(),
@@ -67,7 +100,7 @@ pub(super) fn busy(
         None => String::new(),
     };
     format!(
-        "leasehold: busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
+        "busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
          look     leasehold{} show {}        {longer}\n{end}",
         settings.place(),
         manager.namespace(),
@@ -96,15 +129,50 @@ pub(super) fn acquired(
     )
 }
 
+/// The same for programs.
+pub(super) fn acquired_as_json(manager: &LockManager, guard: &LockGuard, waited: Duration) -> Value {
+    json!({
+        "key": guard.key().name(),
+        "namespace": manager.namespace(),
+        "fencing": guard.fencing_token().map(FencingToken::get),
+        "waited_ms": output::millis(waited),
+        "ttl_ms": output::millis(manager.ttl()),
+    })
+}
+
+/// The line for a lease that was lost under a command that runs on, as was asked for.
+pub(super) fn going_on(name: &str, reason: LostReason) -> String {
+    format!(
+        "warning: the lease on \"{name}\" is lost ({reason}) and the command runs on (--on-lost continue): exclusion is \
+         given up, somebody else may hold the key"
+    )
+}
+
+/// A reason in one word, for programs.
+pub(super) fn word(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Expired => "expired",
+        LostReason::NotHeld => "not_held",
+        LostReason::ConnectionLost => "connection_lost",
+        LostReason::MaxHold => "max_hold",
+        _ => "ended",
+    }
+}
+
 /// The block for a lease that was lost while the command ran.
-pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Ending) -> String {
+pub(super) fn lost(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
+    let Request { name, renew, on_lost, .. } = *request;
+    let signal = match on_lost {
+        OnLost::Signal(signal) => signal,
+        OnLost::Continue => Signal::TERM,
+    };
     let what = match ending.cause {
         Some(Cause::Lost(LostReason::Expired)) => "ended while nobody could renew it",
         Some(Cause::Lost(_)) => "is not held any more",
         _ if renew == Renew::Off => "ends and is not renewed (--no-renew)",
         _ => "could not be renewed",
     };
-    let failures = renewals.0.lock().ok().and_then(|failures| *failures);
+    let failures = renewals.tally().failures;
     let why = match (ending.cause, failures) {
         (Some(Cause::Lost(LostReason::Expired)), None) => {
             "this process or the machine stood still past the lease's end".to_owned()
@@ -128,22 +196,23 @@ pub(super) fn lost(name: &str, renew: Renew, renewals: &Renewals, ending: &Endin
         _ => format!("somebody else may have held the key since {end}; the job was gone at {gone}"),
     };
     format!(
-        "leasehold: lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n",
-        stopped(ending),
+        "lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n",
+        stopped(ending, signal),
         exit::LOST
     )
 }
 
 /// `TERM sent to group 9021, gone after 1.2s`.
-pub(super) fn stopped(ending: &Ending) -> String {
+pub(super) fn stopped(ending: &Ending, signal: Signal) -> String {
     let Some(stopping) = ending.stopping else {
         return "nothing of it was left".to_owned();
     };
     let after = output::precise(ending.gone.since(stopping));
+    let signal = signals::name(signal);
     let signals = match (ending.warned, ending.killed) {
-        (true, true) => "TERM and KILL",
-        (false, true) => "KILL",
-        _ => "TERM",
+        (true, true) => format!("{signal} and KILL"),
+        (false, true) => "KILL".to_owned(),
+        _ => signal.to_owned(),
     };
     format!("{signals} sent to group {}, gone after {after}", ending.group)
 }
