@@ -107,7 +107,10 @@ impl Job {
             // The loss is looked at before the end of the job: of a job that ended while nobody looked it cannot be
             // said that it ended in time.
             let before = (plan.cause, plan.given_up);
-            let due = plan.decide(now, lost, self.status.is_some());
+            // A job that ran on without a lease has nothing left of it to wait in.
+            let left_behind =
+                self.status.is_some() && (limits.on_lost != OnLost::Continue || group::is_alive(self.group));
+            let due = plan.decide(now, lost, left_behind);
             for told in [
                 plan.cause.filter(|_| plan.cause != before.0).map(Notice::Stopping),
                 plan.given_up.filter(|_| plan.given_up != before.1).map(Notice::GoingOn),

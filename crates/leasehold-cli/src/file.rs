@@ -20,8 +20,11 @@ pub(crate) enum Mode {
 }
 
 /// Checks that a file of this name can be written.
-pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check(path: &Path, mode: Mode) -> Result<(), Failure> {
     if is_special(path) {
+        if mode == Mode::Secret {
+            return Err(cannot_write(path, &no_plain_file()));
+        }
         return access(path, Access::WRITE_OK).map_err(|error| cannot_write(path, &error.into()));
     }
     if path.is_dir() || path.file_name().is_none() {
@@ -30,15 +33,15 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     access(directory(path), Access::WRITE_OK | Access::EXEC_OK).map_err(|error| cannot_write(path, &error.into()))
 }
 
-/// Writes a file as a whole, in place of one that is there. What is no plain file (a pipe, a terminal) is written to,
-/// but never a secret.
+/// Writes a file as a whole, in place of one that is there; a link is replaced and not followed. What is no plain file
+/// (a pipe, a terminal, `/dev/stdout`) is written to, but never a secret.
 pub(crate) fn write(path: &Path, content: &[u8], mode: Mode) -> Result<(), Failure> {
     let written = if !is_special(path) {
         replace(path, content, mode)
     } else if mode == Mode::Secret {
-        Err(io::Error::other("it is no plain file"))
+        Err(no_plain_file())
     } else {
-        File::options().write(true).open(path).and_then(|mut file| file.write_all(content))
+        File::options().append(true).open(path).and_then(|mut file| file.write_all(content))
     };
     written.map_err(|error| cannot_write(path, &error))
 }
@@ -75,9 +78,19 @@ fn replace(path: &Path, content: &[u8], mode: Mode) -> io::Result<()> {
     written
 }
 
-/// Whether the name stands for something that must not be replaced by a file.
+/// Whether the name stands for something that must not be replaced by a file. Names in `/dev` and `/proc` lead to
+/// whatever this process has open: `/dev/stdout` is a link, and often one to a plain file.
 fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+    let directory = directory(path);
+    let directory = directory.canonicalize().unwrap_or(directory);
+    // Shared memory is a place for files like any other.
+    let is_window =
+        (directory.starts_with("/dev") && !directory.starts_with("/dev/shm")) || directory.starts_with("/proc");
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => is_window,
+        Ok(found) => !found.is_dir(),
+        Err(_) => false,
+    }
 }
 
 fn directory(path: &Path) -> PathBuf {
@@ -87,6 +100,10 @@ fn directory(path: &Path) -> PathBuf {
     }
 }
 
+fn no_plain_file() -> io::Error {
+    io::Error::other("it is no plain file")
+}
+
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     let path = output::clean(&path.display().to_string());
     Failure::new(exit::CANT_CREATE, format!("cannot write {path}: {error}: name a file in a directory of yours"))
@@ -94,6 +111,8 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -119,13 +138,29 @@ mod tests {
     }
 
     #[test]
+    fn what_this_process_has_open_is_written_to_and_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let target = File::create(place.path().join("target")).unwrap();
+        for name in ["/dev/fd", "/proc/self/fd", "/dev/../dev/fd"] {
+            let path = format!("{name}/{}", target.as_raw_fd());
+            check(Path::new(&path), Mode::Plain).unwrap();
+            assert_eq!(check(Path::new(&path), Mode::Secret).unwrap_err().code, exit::CANT_CREATE);
+            write(Path::new(&path), b"x", Mode::Plain).unwrap();
+            assert_eq!(write(Path::new(&path), b"x", Mode::Secret).unwrap_err().code, exit::CANT_CREATE);
+        }
+        assert_eq!(fs::read(place.path().join("target")).unwrap(), b"xxx");
+        assert!(is_special(Path::new("/dev/stdout")));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
     fn what_is_no_file_stays_what_it_is() {
         let null = Path::new("/dev/null");
-        check(null).unwrap();
+        check(null, Mode::Plain).unwrap();
         write(null, b"x", Mode::Plain).unwrap();
         assert_eq!(write(null, b"x", Mode::Secret).unwrap_err().code, exit::CANT_CREATE);
         for path in ["/no/such/directory/x", "/", "/etc", "..", ""] {
-            assert_eq!(check(Path::new(path)).unwrap_err().code, exit::CANT_CREATE, "{path}");
+            assert_eq!(check(Path::new(path), Mode::Plain).unwrap_err().code, exit::CANT_CREATE, "{path}");
             assert_eq!(write(Path::new(path), b"x", Mode::Plain).unwrap_err().code, exit::CANT_CREATE, "{path}");
         }
     }

@@ -64,11 +64,14 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// A record of nothing yet. That it can be written is checked now, and not after a night's work.
+    /// A record of nothing yet. That files can be written is checked now, and not after a night's work.
     pub(super) fn new(arguments: &'a Run) -> Result<Self, Failure> {
         let target = arguments.report.as_deref();
         if let Some(path) = target {
-            file::check(path)?;
+            file::check(path, Mode::Plain)?;
+        }
+        if let Some(path) = &arguments.owner_file {
+            file::check(path, Mode::Secret)?;
         }
         let key = arguments.key.to_string_lossy().into_owned();
         Ok(Self { target, key, namespace: None, waited: None, held: None, fencing: None })
