@@ -8,12 +8,17 @@
 
 mod answers;
 mod codes;
+mod configuration;
+mod defaults;
 mod input;
 mod lifetime;
+mod nested;
+mod options;
 mod outage;
 mod passing;
 mod secrets;
 mod signals;
 #[path = "../support/process.rs"]
 mod support;
+mod telling;
 mod waiting;

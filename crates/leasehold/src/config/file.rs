@@ -3,7 +3,8 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
@@ -76,39 +77,60 @@ impl<'de> Visitor<'de> for Keys {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Config, A::Error> {
         let mut config = Config::default();
-        let program = || Source::Program;
-        while let Some(key) = map.next_key::<String>()? {
-            let is_repeated = match key.as_str() {
-                "store" => config.store.replace(Said::of(Ok(map.next_value()?), program())).is_some(),
-                "namespace" => config.namespace.replace(Said::of(Ok(map.next_value()?), program())).is_some(),
-                "ttl" => config.ttl.replace(Said::of(length(&mut map)?, program())).is_some(),
-                "op_timeout" => config.op_timeout.replace(Said::of(length(&mut map)?, program())).is_some(),
-                "connect_timeout" => config.connect_timeout.replace(Said::of(length(&mut map)?, program())).is_some(),
-                "wait" => {
-                    let text = map.next_value::<Length>()?.0;
-                    config.wait.replace(Said::of(parse_wait(&text), program())).is_some()
-                }
-                "password" => config.password.replace(Said::of(Ok(map.next_value()?), program())).is_some(),
-                "password_file" => {
-                    let path: String = map.next_value()?;
-                    config.password_file.replace(Said::of(Ok(PathBuf::from(path)), program())).is_some()
-                }
+        while let Some(Key(key)) = map.next_key()? {
+            let is_repeated = match key {
+                "store" => config.store.replace(said(Ok(map.next_value()?))).is_some(),
+                "namespace" => config.namespace.replace(said(Ok(map.next_value()?))).is_some(),
+                "ttl" => config.ttl.replace(said(length(&mut map)?)).is_some(),
+                "op_timeout" => config.op_timeout.replace(said(length(&mut map)?)).is_some(),
+                "connect_timeout" => config.connect_timeout.replace(said(length(&mut map)?)).is_some(),
+                "wait" => config.wait.replace(said(parse_wait(&map.next_value::<Length>()?.0))).is_some(),
+                "password" => config.password.replace(said(Ok(map.next_value()?))).is_some(),
                 _ => {
-                    let meant = near(&key, &KEYS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    let known = KEYS.join(", ");
-                    return Err(de::Error::custom(format_args!("unknown key {key:?}{meant}: there are {known}")));
+                    let path: String = map.next_value()?;
+                    config.password_file.replace(said(Ok(path.into()))).is_some()
                 }
             };
             if is_repeated {
-                return Err(de::Error::custom(format_args!("key {key:?} is given twice: keep one")));
+                return Err(de::Error::duplicate_field(key));
             }
         }
         Ok(config)
     }
 }
 
-fn length<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Result<std::time::Duration>, A::Error> {
+fn said<T: Clone>(value: Result<T>) -> Said<T> {
+    Said::of(value, Source::Program)
+}
+
+fn length<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Result<Duration>, A::Error> {
     map.next_value::<Length>().map(|text| positive(&text.0))
+}
+
+/// The name of a setting; an unknown one is an error where it stands.
+struct Key(&'static str);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+
+        impl Visitor<'_> for Name {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a setting")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
+                KEYS.into_iter().find(|known| *known == name).map(Key).ok_or_else(|| {
+                    let meant = near(name, &KEYS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    E::custom(format_args!("unknown key {name:?}{meant}: there are {}", KEYS.join(", ")))
+                })
+            }
+        }
+
+        deserializer.deserialize_identifier(Name)
+    }
 }
 
 /// A length of time as it was written.
@@ -155,6 +177,7 @@ mod tests {
         for (text, says) in [
             ("tll = '5s'", "line 1: unknown key \"tll\", did you mean \"ttl\"?: there are connect_timeout"),
             ("ttl = '5s'\nttl = '6s'", "line 2: "),
+            ("ttl = '5s'\n\n[redis]\nhost = 'hunter2'", "line 3: unknown key \"redis\": there are"),
             ("ttl = true", "line 1: "),
             ("password = 'hunter2'\nstore = ", "line 2: "),
             ("password = 'hunter2", "line 1: "),
@@ -174,7 +197,7 @@ mod tests {
                     connect_timeout = '1m'\npassword_file = '/run/x'\npassword = 'x'";
         let resolved = Config::from_toml(text).unwrap().resolve().unwrap();
         assert_eq!((resolved.ttl.as_secs(), resolved.namespace.as_str()), (20, ""));
-        assert_eq!(resolved.wait, crate::Wait::UpTo(std::time::Duration::from_millis(1500)));
+        assert_eq!(resolved.wait, crate::Wait::UpTo(Duration::from_millis(1500)));
     }
 
     #[test]
