@@ -93,11 +93,15 @@ impl Pipe {
 /// The kernel is asked for it as if it were another process's: a bare number is no proof that nobody else closes it.
 #[cfg(target_os = "linux")]
 fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+
     use rustix::io::Errno;
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-    let duplicated =
-        pidfd_open(getpid(), PidfdFlags::empty()).and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
+    let duplicated = pidfd_open(getpid(), PidfdFlags::empty()).and_then(|this| {
+        // Then the number was free until just now.
+        if this.as_raw_fd() == number { Err(Errno::BADF) } else { pidfd_getfd(this, number, PidfdGetfdFlags::empty()) }
+    });
     match duplicated {
         // Containers may forbid it.
         Err(Errno::PERM | Errno::NOSYS) => reopen(number),
