@@ -6,11 +6,13 @@
     reason = "a test ends where something is not as it has to be, and says what it skips"
 )]
 
+mod advice;
 mod answers;
 mod codes;
 mod configuration;
 mod defaults;
 mod input;
+mod late;
 mod lifetime;
 mod nested;
 mod options;
