@@ -58,6 +58,7 @@ fn memory(runtime: &Runtime) {
 
 #[cfg(feature = "sqlite")]
 fn sqlite(runtime: &Runtime) {
+    use leasehold::store::Tie;
     use leasehold::store::sqlite::SqliteStore;
 
     let directory = tempfile::tempdir().unwrap();
@@ -65,7 +66,7 @@ fn sqlite(runtime: &Runtime) {
     let key = Key::new("bench", "key").unwrap();
     let owner = OwnerToken::mint().unwrap();
     measure(runtime, "sqlite store alone", 5_000, async || {
-        store.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap();
+        store.acquire(&Claim::new(&key, &owner, TTL).tie(Tie::Process)).await.unwrap();
         assert!(store.release(&key, &owner).await.unwrap());
     });
     let locks = runtime.block_on(async { LockManager::new(store) });

@@ -81,7 +81,8 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
         text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok())
     };
     parsed.ok_or_else(|| {
-        let text: String = text.chars().take(40).collect();
+        // Whatever it is, it is no duration: nobody needs all of it.
+        let text: String = text.chars().take(16).collect();
         invalid(format!("invalid duration {text:?}: write it like 30s, 1.5s, 2m or 1h"))
     })
 }
@@ -373,6 +374,12 @@ fn positive(text: &str) -> Result<Duration> {
         Duration::ZERO => Err(invalid("it must be longer than zero")),
         length => Ok(length),
     }
+}
+
+/// The name as it may be repeated in a message: one that looks like none may be a secret at the wrong place.
+fn named(name: &str, near: Option<&str>) -> String {
+    let is_plain = (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    if is_plain || near.is_some() { format!(" {name:?}") } else { String::new() }
 }
 
 fn near(name: &str, known: &[&'static str]) -> Option<&'static str> {

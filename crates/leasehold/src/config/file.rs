@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::source::{Said, Source};
-use super::{Config, invalid, near, parse_wait, positive};
+use super::{Config, invalid, named, near, parse_wait, positive};
 use crate::error::{Error, ErrorKind, Result};
 
 const KEYS: [&str; 8] =
@@ -79,15 +79,15 @@ impl<'de> Visitor<'de> for Keys {
         let mut config = Config::default();
         while let Some(Key(key)) = map.next_key()? {
             let is_repeated = match key {
-                "store" => config.store.replace(said(Ok(map.next_value()?))).is_some(),
-                "namespace" => config.namespace.replace(said(Ok(map.next_value()?))).is_some(),
+                "store" => config.store.replace(said(Ok(map.next_value::<Text>()?.0))).is_some(),
+                "namespace" => config.namespace.replace(said(Ok(map.next_value::<Text>()?.0))).is_some(),
                 "ttl" => config.ttl.replace(said(length(&mut map)?)).is_some(),
                 "op_timeout" => config.op_timeout.replace(said(length(&mut map)?)).is_some(),
                 "connect_timeout" => config.connect_timeout.replace(said(length(&mut map)?)).is_some(),
                 "wait" => config.wait.replace(said(parse_wait(&map.next_value::<Length>()?.0))).is_some(),
-                "password" => config.password.replace(said(Ok(map.next_value()?))).is_some(),
+                "password" => config.password.replace(said(Ok(map.next_value::<Text>()?.0))).is_some(),
                 _ => {
-                    let path: String = map.next_value()?;
+                    let path = map.next_value::<Text>()?.0;
                     config.password_file.replace(said(Ok(path.into()))).is_some()
                 }
             };
@@ -123,13 +123,49 @@ impl<'de> Deserialize<'de> for Key {
 
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
                 KEYS.into_iter().find(|known| *known == name).map(Key).ok_or_else(|| {
-                    let meant = near(name, &KEYS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    E::custom(format_args!("unknown key {name:?}{meant}: there are {}", KEYS.join(", ")))
+                    let near = near(name, &KEYS);
+                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    E::custom(format_args!("unknown key{}{meant}: there are {}", named(name, near), KEYS.join(", ")))
                 })
             }
         }
 
         deserializer.deserialize_identifier(Name)
+    }
+}
+
+/// A text; a complaint about anything else does not repeat it, because it may be a password.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl Visitor<'_> for Written {
+            type Value = Text;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text in quotes")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
+                Ok(Text(text.to_owned()))
+            }
+
+            fn visit_u64<E: de::Error>(self, _: u64) -> Result<Text, E> {
+                Err(E::custom("a number, expected a text in quotes"))
+            }
+
+            fn visit_i64<E: de::Error>(self, _: i64) -> Result<Text, E> {
+                Err(E::custom("a number, expected a text in quotes"))
+            }
+
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<Text, E> {
+                Err(E::custom("a number, expected a text in quotes"))
+            }
+        }
+
+        deserializer.deserialize_any(Written)
     }
 }
 
@@ -183,11 +219,21 @@ mod tests {
             ("password = 'hunter2", "line 1: "),
             ("[store]\nurl = 'hunter2'", "line 1: "),
             ("password = ['hunter2']", "line 1: "),
+            ("password = 1234567", "line 1: a number, expected a text in quotes"),
+            ("password = 123.4567", "line 1: a number, expected a text in quotes"),
+            ("password = 2026-11-29", "line 1: "),
         ] {
             let error = Config::from_toml(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{text}");
             let said = error.to_string();
-            assert!(said.contains(says) && !said.contains("hunter2") && !said.contains('\n'), "{text}: {said}");
+            assert!(
+                said.contains(says)
+                    && !said.contains("hunter2")
+                    && !said.contains("4567")
+                    && !said.contains("2026")
+                    && !said.contains('\n'),
+                "{text}: {said}"
+            );
         }
     }
 

@@ -27,6 +27,10 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("memory:?ttl=5s&ttl=6s", "option \"ttl\" is given twice"),
         ("memory:?namespace=a:b", "invalid namespace"),
         ("memory:#hunter2", "write %23"),
+        ("hunter2:x", "unknown store: choose one of"),
+        ("memory:?hunter2", "unknown option: there are connect_timeout, namespace"),
+        ("memory:?password%3Dhunter2", "unknown option: there are connect_timeout, namespace"),
+        ("memory:?ttl=a-very-long-text-hunter2", "invalid duration \"a-very-long-text\": write"),
     ] {
         let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");

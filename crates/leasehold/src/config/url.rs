@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use url::form_urlencoded;
 
-use super::redact::split_at_mark;
-use super::{Options, invalid, near, positive};
+use super::redact::{is_scheme, split_at_mark};
+use super::{Options, invalid, named, near, positive};
 use crate::error::Result;
 use crate::store::SharedStore;
 use crate::store::memory::MemoryStore;
@@ -47,7 +47,9 @@ impl<'a> Parts<'a> {
                 return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
             }
             None => {
-                return Err(invalid(format!("unknown store {scheme:?}{}: {}", meant(&scheme), choices())));
+                let near = near(&scheme, &SCHEMES.map(|(name, _)| name));
+                let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
+                return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
             }
             Some((_, false)) => {
                 return Err(invalid(format!(
@@ -111,7 +113,12 @@ pub(super) fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
             ));
         }
     };
-    let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
+    let path = format!("/{}", path.trim_start_matches('/'));
+    let is_escape = |after: &str| after.get(..2).is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if !path.split('%').skip(1).all(is_escape) {
+        return Err(invalid("a file's path holds a '%' without two digits: write %25 where the character is meant"));
+    }
+    let path: Vec<u8> = percent_encoding::percent_decode_str(&path).collect();
     if path.contains(&0) {
         return Err(invalid("a file's path holds a zero byte: remove %00"));
     }
@@ -133,8 +140,10 @@ fn parse_options(query: &str) -> Result<Options> {
             "op_timeout" => options.op_timeout.replace(length(&name, &value)?).is_some(),
             "connect_timeout" => options.connect_timeout.replace(length(&name, &value)?).is_some(),
             _ => {
-                let meant = near(&name, &OPTIONS).map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                return Err(invalid(format!("unknown option {name:?}{meant}: there are {}", OPTIONS.join(", "))));
+                let near = near(&name, &OPTIONS);
+                let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                let options = OPTIONS.join(", ");
+                return Err(invalid(format!("unknown option{}{meant}: there are {options}", named(&name, near))));
             }
         };
         if is_repeated {
@@ -144,19 +153,10 @@ fn parse_options(query: &str) -> Result<Options> {
     Ok(options)
 }
 
-fn is_scheme(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.chars().all(|char| char.is_ascii_alphanumeric() || matches!(char, '+' | '-' | '.'))
-}
-
 fn choices() -> String {
     let schemes: Vec<_> =
         SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
     format!("choose one of {}", schemes.join(" "))
-}
-
-fn meant(scheme: &str) -> String {
-    near(scheme, &SCHEMES.map(|(name, _)| name)).map_or(String::new(), |near| format!(", did you mean {near}:?"))
 }
 
 #[cfg(all(test, feature = "sqlite"))]
@@ -170,11 +170,12 @@ mod tests {
             ("", None),
             ("///var/lib/a.db", Some("/var/lib/a.db")),
             ("/var/lib/a.db", Some("/var/lib/a.db")),
+            ("////var//a.db", Some("/var//a.db")),
             ("///with%20space%3f/%25", Some("/with space?/%")),
         ] {
             assert_eq!(sqlite_path(place).unwrap(), path.map(Into::into), "{place}");
         }
-        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//"] {
+        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//", "///%zz", "///a%2", "///%"] {
             assert_eq!(sqlite_path(place).unwrap_err().kind(), ErrorKind::InvalidConfig, "{place}");
         }
     }

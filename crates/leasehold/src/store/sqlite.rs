@@ -14,13 +14,14 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::file::Survives;
 use self::host::{Host, wall_time};
 use self::lease::{Outcome, Request};
 use self::queue::Urgency;
@@ -35,16 +36,22 @@ use crate::types::{Key, OwnerToken};
 mod fault;
 mod file;
 mod host;
+mod layout;
 mod lease;
 mod limit;
+mod place;
 mod queue;
 mod row;
 mod thread;
+mod upkeep;
 mod watch;
 
 /// The longest wait for a busy file, where no ttl asks for less. Shorter than the engine's own limit, so that the
 /// answer is a certain one.
 const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Beyond this many bytes something keeps the log from being written into the file: it should have stayed at a quarter.
+const LONG_LOG: u64 = 64 << 20;
 
 /// A store that keeps leases in a local SQLite file. Clones share one connection and its thread.
 #[derive(Clone)]
@@ -62,7 +69,8 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Rejected`] if the file cannot be created or written or belongs to another program or version,
-    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux.
+    /// [`ErrorKind::Unavailable`] if it stays busy or the disk fails, [`ErrorKind::Unsupported`] outside Linux, in a
+    /// container that hides the kernel's boot id or time, and in a process that was forked from one that used a store.
     ///
     /// # Cancel safety
     ///
@@ -73,6 +81,7 @@ impl SqliteStore {
     }
 
     /// Opens the file at [`default_path`](Self::default_path); creates it, and its directory for this user only.
+    /// A directory that others can write is refused.
     ///
     /// # Errors
     ///
@@ -83,11 +92,7 @@ impl SqliteStore {
     /// File and directory may have been created if the future is dropped; nothing else remains.
     pub async fn open_default() -> Result<Self> {
         let path = Self::default_path()?;
-        let directory = path.parent().unwrap_or(&path);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
-            let why = format!("its directory {} cannot be created: name another file", directory.display());
-            while_opening(fault::rejected(&path, &why).with_source(error))
-        })?;
+        place::make_private_directory(&path).map_err(while_opening)?;
         Self::open(&path).await
     }
 
@@ -228,7 +233,7 @@ impl Store for SqliteStore {
         self.ask(Urgency::Normal, PATIENCE, move |worker| {
             let (file, host) = worker.file()?;
             // The way that grants go: to the write lock.
-            file.write(|_| Ok(()))?;
+            file.write(Survives::Crash, |_| Ok(()))?;
             let mut probe =
                 Probe::new().server_time(wall_time(host.now().wall)).identity(file.identity()?).finding(Finding::new(
                     Level::Ok,
@@ -240,6 +245,14 @@ impl Store for SqliteStore {
                     Level::Warn,
                     format!("every user of this host can reach {}, which holds owner tokens", path.display()),
                     format!("chmod o= {}", path.display()),
+                ));
+            }
+            let log = place::beside(&path, place::LOG);
+            if fs::metadata(&log).is_ok_and(|found| found.len() > LONG_LOG) {
+                probe = probe.finding(Finding::new(
+                    Level::Warn,
+                    format!("{} is larger than {} MiB and slows everything down", log.display(), LONG_LOG >> 20),
+                    "end the program that has been reading the file all the time, such as a forgotten sqlite3",
                 ));
             }
             Ok(probe)

@@ -7,21 +7,29 @@ use rusqlite::ErrorCode;
 use crate::error::{Error, ErrorKind};
 
 const UNEXPECTED: &str = "does not hold what it should: name another file";
+const RESTORED: &str = "it was copied or restored here beside the -wal and -shm of another file: \
+    end all that use it and remove -wal and -shm, too";
 
 /// A failure while the file is at hand.
 #[derive(Debug)]
 pub(super) enum Fault {
     Sql(rusqlite::Error),
+    /// What a commit itself came to; the transaction may stand.
+    Commit(rusqlite::Error),
+    /// Another process is at work.
+    Busy,
     /// The path leads to another file than a moment ago.
     Replaced,
+    /// The file was put beside the log of another one, or is just being recognized as a copy.
+    Restored,
     Told(Error),
 }
 
 impl Fault {
-    pub(super) fn code(&self) -> Option<ErrorCode> {
+    fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Sql(error) => error.sqlite_error_code(),
-            Self::Replaced | Self::Told(_) => None,
+            Self::Sql(error) | Self::Commit(error) => error.sqlite_error_code(),
+            Self::Busy | Self::Replaced | Self::Restored | Self::Told(_) => None,
         }
     }
 
@@ -29,14 +37,35 @@ impl Fault {
     pub(super) fn is_busy(&self) -> bool {
         use ErrorCode::{DatabaseBusy, DatabaseLocked, FileLockingProtocolFailed, SchemaChanged};
         match self {
-            Self::Replaced => true,
+            Self::Busy | Self::Replaced => true,
             _ => matches!(self.code(), Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed | SchemaChanged)),
+        }
+    }
+
+    /// Whether it may pass by itself within moments, because the file is just being made: it then shows for an instant
+    /// a header without the pages that it speaks of.
+    pub(super) fn may_be_torn(&self) -> bool {
+        matches!(self, Self::Restored)
+            || matches!(self.code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+    }
+
+    /// Whether the connection should not be used any more.
+    pub(super) fn spoils(&self) -> bool {
+        use ErrorCode::{DatabaseCorrupt, NotADatabase, SystemIoFailure};
+        matches!(self.code(), Some(DatabaseCorrupt | NotADatabase | SystemIoFailure))
+    }
+
+    /// The same where no lease was asked for yet, so that nothing that matters can be uncertain.
+    pub(super) fn before_any_lease(self) -> Self {
+        match self {
+            Self::Commit(error) => Self::Sql(error),
+            fault => fault,
         }
     }
 
     /// The error that a caller gets.
     ///
-    /// Nothing here is indeterminate: a transaction that failed was rolled back.
+    /// Indeterminate only where a commit failed half-way: any other transaction that failed was rolled back.
     pub(super) fn explain(self, path: &Path) -> Error {
         use ErrorCode::{
             AuthorizationForStatementDenied, CannotOpen, DatabaseCorrupt, DiskFull, NotADatabase, PermissionDenied,
@@ -45,8 +74,8 @@ impl Fault {
         if self.is_busy() {
             let error = told(ErrorKind::Unavailable, path, "is busy: another process keeps writing to it");
             return match self {
-                Self::Sql(source) => error.with_source(source),
-                Self::Replaced | Self::Told(_) => error,
+                Self::Sql(source) | Self::Commit(source) => error.with_source(source),
+                _ => error,
             };
         }
         let (kind, text) = match self.code() {
@@ -59,14 +88,21 @@ impl Fault {
             }
             Some(DatabaseCorrupt) => (ErrorKind::Rejected, "is damaged: move it away when no lease is held"),
             Some(Unknown) | None => (ErrorKind::Rejected, UNEXPECTED),
-            Some(SystemIoFailure) => (ErrorKind::Unavailable, "cannot be read or written: the disk reports an error"),
+            Some(SystemIoFailure) => (
+                ErrorKind::Unavailable,
+                "cannot be read or written: the disk reports an error, or a part of the file was deleted",
+            ),
             Some(DiskFull) => (ErrorKind::Unavailable, "cannot be written: the disk is full"),
             _ => (ErrorKind::Unavailable, "failed"),
         };
         match self {
             Self::Told(error) => error,
-            Self::Replaced => told(kind, path, text),
-            Self::Sql(source) => told(kind, path, text).with_source(source),
+            Self::Restored => rejected(path, RESTORED),
+            Self::Busy | Self::Replaced => told(kind, path, text),
+            Self::Commit(source) if kind == ErrorKind::Unavailable => {
+                told(ErrorKind::Indeterminate, path, text).with_source(source)
+            }
+            Self::Sql(source) | Self::Commit(source) => told(kind, path, text).with_source(source),
         }
     }
 }

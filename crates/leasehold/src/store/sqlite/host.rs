@@ -1,6 +1,8 @@
 //! What the store knows of the machine and of this process: which boot it is, what time it is, who has to be alive.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use crate::clock::{Clock, wall_now};
@@ -53,12 +55,9 @@ impl Host {
                 "needs Linux, whose boot id and boot-time clock decide when a lease ends; choose another store",
             ));
         }
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map_err(|error| {
-            Error::new(ErrorKind::Unsupported, "cannot tell which boot this is: mount /proc").with_source(error)
-        })?;
         let pid = std::process::id();
         Ok(Self {
-            boot: boot.trim().to_owned(),
+            boot: boot_id()?,
             clock: Clock::system(),
             wall: wall_now,
             offset: boottime_offset()?,
@@ -107,6 +106,32 @@ pub(super) fn wall_time(since_1970: i64) -> SystemTime {
     time.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// What the kernel drew at random when the machine was booted.
+fn boot_id() -> Result<String> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let unsupported = |why: &str| Error::new(ErrorKind::Unsupported, format!("cannot tell which boot this is: {why}"));
+    let read = || Ok((fs::metadata(PATH)?.dev(), fs::metadata("/proc")?.dev(), fs::read_to_string(PATH)?));
+    let (device, proc_device, text) =
+        read().map_err(|error: io::Error| unsupported("mount /proc").with_source(error))?;
+    // Some containers put a number of their own there. Whoever sees the kernel's would take the leases of the others
+    // for those of another boot.
+    if device != proc_device {
+        return Err(unsupported(
+            "another file is mounted over the kernel's boot id: mount none, or choose another store",
+        ));
+    }
+    match text.trim() {
+        id if is_uuid(id) => Ok(id.to_owned()),
+        _ => Err(unsupported("the kernel's boot id is empty or malformed: choose another store")),
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        && text.bytes().any(|byte| !matches!(byte, b'0' | b'-'))
+}
+
 /// How far a time namespace shifts the boot-time clock; zero where the kernel knows none.
 fn boottime_offset() -> Result<i64> {
     // The offsets are those of future children. They are ours too unless this process has asked for a new namespace
@@ -118,10 +143,24 @@ fn boottime_offset() -> Result<i64> {
         ));
     }
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-    Ok(parse_boottime_offset(&offsets))
+    match parse_boottime_offset(&offsets) {
+        Some(offset) => Ok(offset),
+        None if has_no_time_namespaces() => Ok(0),
+        None => Err(Error::new(
+            ErrorKind::Unsupported,
+            "cannot tell the machine's time, because /proc/self/timens_offsets is hidden or malformed: mount the /proc \
+             of this process's own pid namespace, or choose another store",
+        )),
+    }
 }
 
-fn parse_boottime_offset(offsets: &str) -> i64 {
+/// Whether the kernel knows none, as far as a `/proc` of this process's own pid namespace tells.
+fn has_no_time_namespaces() -> bool {
+    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    is_own_proc() && fs::symlink_metadata("/proc/self/ns/time").is_err_and(is_missing)
+}
+
+fn parse_boottime_offset(offsets: &str) -> Option<i64> {
     let parse = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         // Old kernels name the clock by its number.
@@ -132,13 +171,13 @@ fn parse_boottime_offset(offsets: &str) -> i64 {
         let nanos: i64 = words.next()?.parse().ok()?;
         seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
     };
-    offsets.lines().find_map(parse).unwrap_or(0)
+    offsets.lines().find_map(parse)
 }
 
 /// When a process started, in clock ticks since boot; `None` if that cannot be read here.
 fn start_time(pid: u32) -> Option<i64> {
     // A /proc of another pid namespace would tell of another process.
-    if link("/proc/self")? != std::process::id().to_string() {
+    if !is_own_proc() {
         return None;
     }
     parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -148,6 +187,11 @@ fn parse_start_time(stat: &str) -> Option<i64> {
     // The second field is the program's name in parentheses and may itself hold spaces and parentheses.
     let after_name = stat.rsplit_once(')')?.1;
     after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Whether `/proc` tells of this process's own pid namespace.
+fn is_own_proc() -> bool {
+    link("/proc/self").is_some_and(|name| name == std::process::id().to_string())
 }
 
 fn link(path: &str) -> Option<String> {
@@ -161,13 +205,24 @@ mod tests {
     #[test]
     fn offsets_are_read_by_name_or_number() {
         for (text, expected) in [
-            ("monotonic           0         0\nboottime     86400       500\n", 86_400_000_000_500),
-            ("1 5 0\n7 -3 0\n", -3_000_000_000),
-            ("monotonic 7 7\n", 0),
-            ("", 0),
-            ("boottime x y", 0),
+            ("monotonic           0         0\nboottime     86400       500\n", Some(86_400_000_000_500)),
+            ("1 5 0\n7 -3 0\n", Some(-3_000_000_000)),
+            ("monotonic 7 7\n", None),
+            ("", None),
+            ("boottime x y", None),
         ] {
             assert_eq!(parse_boottime_offset(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_boot_id_is_a_uuid_and_not_empty() {
+        let own = boot_id().unwrap();
+        assert!(is_uuid(&own), "{own}");
+        for malformed in
+            ["", "0", "another boot", "00000000-0000-0000-0000-000000000000", &format!("{own}0"), &own[1..]]
+        {
+            assert!(!is_uuid(malformed), "{malformed}");
         }
     }
 

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::file::LeaseFile;
+use super::file::{LeaseFile, Survives};
 use super::host::{Host, Now};
 use super::row::{Row, fencing, find, find_stored, next_token};
 use crate::error::Result;
 use crate::store::{Claim, Entry, Grant, Holder, HolderInfo, Listing, Page, Removed, Tie};
 use crate::types::{Key, OwnerToken};
+
+/// How many rows one listing reads, whether they still stand or not, before it answers with what it found.
+const LONGEST_LISTING: usize = 10_000;
 
 /// A [`Claim`] that can travel to the store's thread.
 #[derive(Debug)]
@@ -37,6 +40,16 @@ impl From<&Claim<'_>> for Request {
     }
 }
 
+impl Request {
+    /// A lease that is tied to a process ends with the machine's power, and one that is tied to nothing does not.
+    pub(super) fn survives(&self) -> Survives {
+        match self.tie {
+            None | Some(Tie::Nothing) => Survives::PowerLoss,
+            Some(_) => Survives::Crash,
+        }
+    }
+}
+
 /// What an acquire comes to.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -50,7 +63,7 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
         return Ok(Outcome::Held(holder));
     }
     let tie = request.tie.map(|tie| host.facts(tie));
-    file.write(|db| {
+    file.write(request.survives(), |db| {
         // The clocks are read under the write lock, which may have been long in coming.
         let now = host.now();
         let held = find(db, &request.key)?.and_then(|row| Some((row.remaining(host, now)?, row)));
@@ -77,7 +90,8 @@ pub(super) fn acquire(file: &LeaseFile, host: &Host, request: &Request) -> Resul
 /// One answer for each claim; all in one transaction.
 pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Result<Vec<Result<Option<Grant>>>> {
     let ties: Vec<_> = requests.iter().map(|request| request.tie.map(|tie| host.facts(tie))).collect();
-    file.write(|db| {
+    let survives = file.read(|db| survives(db, requests))?;
+    file.write(survives, |db| {
         let now = host.now();
         requests
             .iter()
@@ -95,7 +109,7 @@ pub(super) fn extend(file: &LeaseFile, host: &Host, requests: &[Request]) -> Res
 }
 
 pub(super) fn release(file: &LeaseFile, host: &Host, key: &Key, owner: &OwnerToken) -> Result<bool> {
-    file.write(|db| {
+    file.write(Survives::Crash, |db| {
         let Some(row) = find(db, key)?.filter(|row| row.is_owned_by(owner)) else {
             return Ok(false);
         };
@@ -106,7 +120,7 @@ pub(super) fn release(file: &LeaseFile, host: &Host, key: &Key, owner: &OwnerTok
 
 pub(super) fn transfer(file: &LeaseFile, host: &Host, from: &OwnerToken, request: &Request) -> Result<Option<Grant>> {
     let tie = request.tie.map(|tie| host.facts(tie));
-    file.write(|db| {
+    file.write(request.survives(), |db| {
         let now = host.now();
         if let Some((remaining, mut row)) = held_by(db, host, now, &request.key, &request.owner)? {
             return Ok(Some(row.renew(db, host, now, &request.key, remaining.max(request.ttl))?));
@@ -129,7 +143,7 @@ pub(super) fn force_release(
     key: &Key,
     expected: Option<&OwnerToken>,
 ) -> Result<Option<Removed>> {
-    file.write(|db| {
+    file.write(Survives::Crash, |db| {
         let Some(row) = find(db, key)? else {
             return Ok(None);
         };
@@ -152,40 +166,42 @@ pub(super) fn list(file: &LeaseFile, host: &Host, prefix: &str, page: &Page) -> 
     file.read(|db| {
         let now = host.now();
         let mut entries: Vec<Entry> = Vec::new();
-        let mut statement = db.prepare_cached("SELECT * FROM leases WHERE key >= ?1 AND key > ?2 ORDER BY key")?;
+        let mut last = String::new();
+        let mut statement = db.prepare_cached(include_str!("list.sql"))?;
         let mut rows = statement.query([prefix, page.after.as_deref().unwrap_or_default()])?;
+        let mut read = 0;
         while let Some(sql) = rows.next()? {
             let key: String = sql.get(0)?;
             if !key.starts_with(prefix) {
                 break;
             }
             let row = Row::read(sql)?;
-            let Some(remaining) = row.remaining(host, now) else {
-                continue;
-            };
-            if entries.len() >= page.limit {
-                let last = entries.last().map(|entry| entry.key.clone()).unwrap_or_default();
+            let remaining = row.remaining(host, now);
+            if read == LONGEST_LISTING || remaining.is_some() && entries.len() == page.limit.max(1) {
                 return Ok(Listing::new(entries).next(last));
             }
-            entries.push(Entry::new(key, vec![row.holder(remaining)?]));
+            read += 1;
+            last.clone_from(&key);
+            if let Some(remaining) = remaining {
+                entries.push(Entry::new(key, vec![row.holder(remaining)?]));
+            }
         }
         Ok(Listing::new(entries))
     })
 }
 
-/// Removes what has been over for a day, and nothing that might still stand.
-pub(super) fn sweep(file: &LeaseFile, host: &Host) -> Result<()> {
-    const DAY: i64 = 86_400_000_000_000;
-    let now = host.now();
-    let idle = "(boot = ?1 AND ends < ?2) OR (boot <> ?1 AND wall_ends < ?3)";
-    let bounds = params![host.boot, now.up - DAY, now.wall - DAY];
-    let any = file.read(|db| {
-        Ok(db.query_row(&format!("SELECT EXISTS (SELECT 1 FROM leases WHERE {idle})"), bounds, |row| row.get(0))?)
-    })?;
-    if any {
-        file.write(|db| Ok(db.execute(&format!("DELETE FROM leases WHERE {idle}"), bounds)?))?;
+/// What the commit of an extension has to outlive: as much as the rows that it writes.
+pub(super) fn survives(db: &Connection, requests: &[Request]) -> Result<Survives, Fault> {
+    for request in requests {
+        let is_untied = match request.tie {
+            Some(tie) => tie == Tie::Nothing,
+            None => find(db, &request.key)?.is_some_and(|row| row.is_untied()),
+        };
+        if is_untied {
+            return Ok(Survives::PowerLoss);
+        }
     }
-    Ok(())
+    Ok(Survives::Crash)
 }
 
 fn held_by(

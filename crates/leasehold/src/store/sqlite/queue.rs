@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
+use super::limit::Patience;
 use super::thread::Worker;
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Which jobs go first, and which are left out when nobody waits for their answer.
@@ -127,8 +127,7 @@ pub(super) trait Job: Send {
 pub(super) struct Task<W, T> {
     pub(super) work: W,
     pub(super) reply: oneshot::Sender<Result<T>>,
-    pub(super) until: Moment,
-    pub(super) always: bool,
+    pub(super) patience: Patience,
 }
 
 impl<W, T> Job for Task<W, T>
@@ -137,8 +136,8 @@ where
     T: Send,
 {
     fn run(self: Box<Self>, worker: &mut Worker) {
-        if self.always || !self.reply.is_closed() {
-            worker.limit.set(self.until);
+        if self.patience.wanted.is_none() || !self.reply.is_closed() {
+            worker.limit.set(self.patience);
             let answer = (self.work)(worker);
             self.reply.send(answer).ok();
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Grant, Holder, HolderInfo};
 use crate::types::{FencingToken, Key, OwnerToken};
 
-/// A row of the table, without its key.
+/// A row of the table, without its key; read in the order of find.sql and list.sql.
 #[derive(Debug, Default)]
 pub(super) struct Row {
     pub(super) owner: Vec<u8>,
@@ -50,6 +50,10 @@ impl Row {
         self.owner == owner.as_bytes()
     }
 
+    pub(super) fn is_untied(&self) -> bool {
+        self.tie.kind == TieFacts::NOTHING
+    }
+
     /// How long the lease still stands; `None` = it is over.
     ///
     /// The wall clock counts only after a reboot, and only for a lease that is tied to nothing: no process outlives
@@ -57,8 +61,9 @@ impl Row {
     pub(super) fn remaining(&self, host: &Host, now: Now) -> Option<Duration> {
         let left = if self.boot == host.boot {
             self.ends.saturating_sub(now.up)
-        } else if self.tie.kind == TieFacts::NOTHING {
-            self.wall_ends.saturating_sub(now.wall)
+        } else if self.is_untied() {
+            // Never longer than it was granted for, even if the clock went back to 1970.
+            self.wall_ends.saturating_sub(now.wall.max(self.renewed))
         } else {
             0
         };
@@ -121,7 +126,7 @@ pub(super) fn find(db: &Connection, key: &Key) -> rusqlite::Result<Option<Row>> 
 }
 
 pub(super) fn find_stored(db: &Connection, key: &str) -> rusqlite::Result<Option<Row>> {
-    db.prepare_cached("SELECT * FROM leases WHERE key = ?1")?.query_row([key], Row::read).optional()
+    db.prepare_cached(include_str!("find.sql"))?.query_row([key], Row::read).optional()
 }
 
 /// Raises the counter of the whole file: above the last token, and above all that an earlier boot may have given and

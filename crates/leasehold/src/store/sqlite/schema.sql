@@ -2,11 +2,14 @@
 PRAGMA application_id = 1279607123;
 PRAGMA user_version = 1;
 
--- One row: when the file was made (nanoseconds since 1970, to tell it from a successor), the boot that was seen last,
--- how many boots were seen, and the highest fencing token ever given.
+-- One row: when the file was made (nanoseconds since 1970, to tell it from a successor); what was seen last, namely the
+-- inode of the file and of its log, each with the time of its birth, and the boot; how often one of them was another
+-- than before; and the highest fencing token ever given.
 CREATE TABLE meta (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     born       INTEGER NOT NULL,
+    place      TEXT    NOT NULL,
+    log        TEXT    NOT NULL,
     boot       TEXT    NOT NULL,
     epoch      INTEGER NOT NULL,
     last_token INTEGER NOT NULL

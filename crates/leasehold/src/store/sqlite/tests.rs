@@ -12,11 +12,14 @@ use super::*;
 use crate::clock::{Clock, Moment};
 use crate::store::{HolderInfo, Tie, Wake};
 
+mod actors;
 mod boots;
+mod losses;
 mod places;
 mod races;
 mod rows;
 mod threads;
+mod upkeep;
 
 const TTL: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -74,6 +77,16 @@ fn files(directory: &Path) -> Vec<OsString> {
     let mut names: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     names
+}
+
+/// Whether any process has a lock on the file.
+fn has_lock(path: &Path) -> bool {
+    let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
+    // While other processes change theirs, a look may miss a line.
+    (0..1000).any(|_| {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        locks.lines().any(|line| line.contains(&inode))
+    })
 }
 
 async fn poll_once<F: Future + ?Sized>(mut future: std::pin::Pin<&mut F>) {

@@ -1,7 +1,7 @@
 //! The thread that alone touches the file.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -9,11 +9,14 @@ use tokio::sync::{oneshot, watch};
 
 use super::file::LeaseFile;
 use super::host::Host;
-use super::limit::Limit;
+use super::limit::{Limit, Patience};
 use super::queue::{End, Ending, Next, Queue, Task, Urgency, broken};
+use super::upkeep::Upkeep;
 use super::watch::Watches;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
+
+const FORKED: &str = "exec after the fork, or open the store only in the child";
 
 /// A handle on the thread; the thread ends with it, after the jobs that it was given.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(super) struct StoreThread {
 impl StoreThread {
     /// Starts the thread and opens the file on it.
     pub(super) async fn start(path: PathBuf, host: Host, patience: Duration) -> Result<Self> {
+        static FIRST: OnceLock<u32> = OnceLock::new();
+        refuse_forked(*FIRST.get_or_init(std::process::id), std::process::id())?;
         let queue = Arc::new(Queue::default());
         let (running, ended) = watch::channel(());
         let (reply, opened) = oneshot::channel();
@@ -33,10 +38,18 @@ impl StoreThread {
         let body = move || {
             let _running = running;
             let queue = Ending(queue);
-            let mut worker = Worker { path, host, file: None, limit: Limit::default(), watches: Watches::new() };
-            worker.limit.set(Clock::system().now() + patience);
+            let mut worker = Worker {
+                path,
+                host,
+                file: None,
+                limit: Limit::new(Patience { until: Clock::system().now() + patience, wanted: None }),
+                watches: Watches::new(),
+                upkeep: Upkeep::default(),
+            };
             let answer = worker.file().map(drop);
             let usable = answer.is_ok();
+            // Also for processes that are never idle.
+            worker.upkeep.sweep(worker.file.as_ref(), &worker.host);
             if reply.send(answer).is_ok() && usable {
                 worker.serve(&queue.0);
             }
@@ -56,15 +69,18 @@ impl StoreThread {
         work: impl FnOnce(&mut Worker) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         if std::process::id() != self.process {
-            // A fork copies the handle but not the thread, and SQLite forbids to use the parent's connection.
-            let message = "this store belongs to the parent process: open one after the fork";
-            return Err(Error::new(ErrorKind::Closed, message));
+            // A fork copies the handle but not the thread.
+            return Err(Error::new(ErrorKind::Closed, format!("this store belongs to the parent process: {FORKED}")));
         }
+        let asking = (urgency != Urgency::Must).then(|| Arc::new(()));
+        let wanted = asking.as_ref().map(Arc::downgrade);
+        let patience = Patience { until: Clock::system().now() + patience, wanted };
         let (reply, answer) = oneshot::channel();
-        let until = Clock::system().now() + patience;
-        self.queue.push(urgency, Box::new(Task { work, reply, until, always: urgency == Urgency::Must }))?;
+        self.queue.push(urgency, Box::new(Task { work, reply, patience }))?;
         // Left without an answer only by a panic in the very job.
-        answer.await.unwrap_or_else(|_| Err(broken(ErrorKind::Indeterminate)))
+        let answer = answer.await.unwrap_or_else(|_| Err(broken(ErrorKind::Indeterminate)));
+        drop(asking);
+        answer
     }
 
     /// Has the thread end after the jobs that it was given, and waits for that.
@@ -86,6 +102,15 @@ impl Drop for StoreThread {
     }
 }
 
+/// SQLite keeps track of a process's locks in memory that a fork copies, without the locks: a child that used it would
+/// take the parent's locks for its own.
+fn refuse_forked(first: u32, process: u32) -> Result<()> {
+    if process == first {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, format!("the parent process has used this store: {FORKED}")))
+}
+
 /// What the thread works with.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -94,14 +119,18 @@ pub(super) struct Worker {
     file: Option<LeaseFile>,
     pub(super) limit: Limit,
     pub(super) watches: Watches,
+    upkeep: Upkeep,
 }
 
 impl Worker {
     /// The file that the path leads to at this moment.
     pub(super) fn file(&mut self) -> Result<(&LeaseFile, &Host)> {
-        let file = match self.file.take() {
-            Some(file) if file.is_current() => file,
-            _ => {
+        // Closed before another one is opened: closing it later would drop the locks of its successor wherever both
+        // share a file.
+        let current = self.file.take().filter(LeaseFile::is_current);
+        let file = match current {
+            Some(file) => file,
+            None => {
                 // Whatever they waited for went with the file that was there.
                 self.watches.wake_all();
                 LeaseFile::open(&self.path, &self.host, &self.limit)?
@@ -118,17 +147,29 @@ impl Worker {
                 self.look(now);
                 continue;
             }
-            match queue.next(due.map(|due| due.since(now))) {
-                Next::Job(job) => job.run(self),
+            let next = due.into_iter().chain(self.upkeep.due()).min();
+            match queue.next(next.map(|next| next.since(now))) {
+                Next::Job(job) => {
+                    job.run(self);
+                    self.upkeep.after_job(Clock::system().now(), self.file.as_ref(), &self.host);
+                }
+                Next::Idle if self.upkeep.due().is_some_and(|due| due <= Clock::system().now()) => self.keep_up(),
                 Next::Idle => {}
                 Next::Ended => return,
             }
         }
     }
 
+    fn keep_up(&mut self) {
+        let now = Clock::system().now();
+        self.limit.set(Patience { until: now, wanted: None });
+        self.file.take_if(|file| !file.is_current());
+        self.upkeep.when_quiet(now, self.file.as_ref(), &self.host);
+    }
+
     fn look(&mut self, now: Moment) {
         // A look never waits: there will be another one.
-        self.limit.set(now);
+        self.limit.set(Patience { until: now, wanted: None });
         match &self.file {
             Some(file) if file.is_current() => self.watches.look(file, &self.host),
             _ => self.watches.wake_all(),
@@ -139,6 +180,14 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_that_was_forked_after_the_first_use_is_refused() {
+        refuse_forked(7, 7).unwrap();
+        let error = refuse_forked(7, 8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("exec after the fork, or open the store only in the child"), "{error}");
+    }
 
     #[tokio::test]
     async fn a_handle_that_a_fork_copied_is_inert() {

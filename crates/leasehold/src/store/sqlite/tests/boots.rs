@@ -39,6 +39,21 @@ async fn after_a_reboot_a_tied_lease_is_free_and_an_untied_one_stands_until_its_
 }
 
 #[tokio::test]
+async fn a_wall_clock_that_is_wrong_after_a_reboot_makes_no_lease_longer() {
+    let (_directory, path) = scratch();
+    let (key, a, b) = (key("k"), owner(), owner());
+    let before = SqliteStore::open_on(&path, other_boot()).await.unwrap();
+    granted(&before, &Claim::new(&key, &a, TTL)).await;
+    let host = host_with(|host| host.wall = || SystemTime::UNIX_EPOCH + Duration::from_secs(100));
+    let without_clock = SqliteStore::open_on(&path, host).await.unwrap();
+    assert!(refused(&without_clock, &Claim::new(&key, &b, TTL)).await.retry_after.unwrap() <= TTL);
+    let extended = without_clock.extend(&[Claim::new(&key, &a, TTL)]).await.unwrap().remove(0).unwrap().unwrap();
+    assert!(extended.validity <= TTL, "{extended:?}");
+    let mended = SqliteStore::open(&path).await.unwrap();
+    assert!(refused(&mended, &Claim::new(&key, &b, TTL)).await.retry_after.unwrap() <= TTL);
+}
+
+#[tokio::test]
 async fn the_wall_clock_decides_nothing_within_a_boot() {
     let (_directory, path) = scratch();
     let (key, a, b) = (key("k"), owner(), owner());
@@ -108,5 +123,48 @@ async fn a_time_namespace_changes_nothing() {
         let theirs = store.inspect(&key("theirs")).await.unwrap();
         assert!(theirs.holders[0].remaining.unwrap() <= TTL);
         store.force_release(&key("theirs"), None).await.unwrap().unwrap();
+    }
+}
+
+/// The part of the test below that has to run where something is mounted over a part of `/proc`.
+#[tokio::test]
+#[ignore = "started by a_masked_proc_is_refused"]
+async fn behind_a_mask() {
+    let Some(path) = env::var_os("LEASEHOLD_MASKED_FILE") else {
+        return;
+    };
+    match SqliteStore::open(path).await {
+        Ok(_) => println!("opened"),
+        Err(error) => println!("told: {:?} {error}", error.kind()),
+    }
+}
+
+#[tokio::test]
+async fn a_masked_proc_is_refused() {
+    let (directory, path) = scratch();
+    let boot = "/proc/sys/kernel/random/boot_id";
+    for (masked, content, says) in [
+        (boot, "11111111-2222-3333-4444-555555555555\n", "mounted over the kernel's boot id"),
+        (boot, "\n", "mounted over the kernel's boot id"),
+        ("/proc/$$/timens_offsets", "", "timens_offsets is hidden or malformed"),
+    ] {
+        let mask = directory.path().join("mask");
+        fs::write(&mask, content).unwrap();
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", &format!("mount --bind \"$0\" {masked} && exec \"$@\"")])
+            .args([&mask, &env::current_exe().unwrap()])
+            .args(["--exact", "store::sqlite::tests::boots::behind_a_mask", "--ignored", "--nocapture"])
+            .env("LEASEHOLD_MASKED_FILE", &path)
+            .output();
+        let Ok(output) = output else {
+            println!("skipped: there is no unshare");
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !text.contains("running 1 test") {
+            println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        assert!(text.contains("told: Unsupported") && text.contains(says), "{masked}: {text}");
     }
 }

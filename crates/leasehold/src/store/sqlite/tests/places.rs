@@ -57,17 +57,9 @@ async fn opening_a_file_again_leaves_the_locks_of_this_process() {
     let (_directory, path) = scratch();
     let store = SqliteStore::open(&path).await.unwrap();
     granted(&store, &Claim::new(&key("k"), &owner(), TTL)).await;
-    let inode = format!(":{} ", fs::metadata(&path).unwrap().ino());
-    // While other processes change theirs, a look may miss a line.
-    let has_lock = || {
-        (0..1000).any(|_| {
-            let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-            locks.lines().any(|line| line.contains(&inode))
-        })
-    };
-    assert!(has_lock());
+    assert!(has_lock(&path));
     SqliteStore::open(&path).await.unwrap().close().await.unwrap();
-    assert!(has_lock());
+    assert!(has_lock(&path));
 }
 
 #[tokio::test]
@@ -96,11 +88,59 @@ async fn a_new_file_is_private_unless_its_directory_is_shared() {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(directory_mode)).unwrap();
         let store = SqliteStore::open(&path).await.unwrap();
         granted(&store, &Claim::new(&key("k"), &owner(), TTL)).await;
+        assert_eq!(files(directory.path()).len(), 3);
         for name in files(directory.path()) {
             assert_eq!(mode(&directory.path().join(&name)), file_mode, "{name:?} in {directory_mode:o}");
             fs::remove_file(directory.path().join(name)).unwrap();
         }
     }
+}
+
+#[test]
+fn the_default_directory_is_made_private_and_refused_if_others_can_write_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let parent = directory.path().join("state/leasehold");
+    let path = parent.join("leases.db");
+    place::make_private_directory(&path).unwrap();
+    assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
+    for (mode, is_private) in [(0o755, true), (0o775, false), (0o2770, false), (0o1777, false), (0o700, true)] {
+        fs::set_permissions(&parent, fs::Permissions::from_mode(mode)).unwrap();
+        match place::make_private_directory(&path) {
+            Ok(()) => assert!(is_private, "{mode:o}"),
+            Err(error) => {
+                assert!(!is_private && error.kind() == ErrorKind::Rejected, "{mode:o}: {error}");
+                assert!(error.to_string().contains("chmod go-w"), "{error}");
+            }
+        }
+    }
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&parent, Some(65_534), None).unwrap();
+        let error = place::make_private_directory(&path).unwrap_err();
+        assert!(error.to_string().contains("belongs to another user"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn slashes_at_the_start_of_a_path_mean_nothing() {
+    let (_directory, path) = scratch();
+    for slashes in ["", "/", "//"] {
+        let store = SqliteStore::open(format!("{slashes}{}", path.display())).await.unwrap();
+        store.release(&key("k"), &owner()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_probe_tells_of_a_log_that_nobody_could_shorten() {
+    let (_directory, path) = scratch();
+    let store = SqliteStore::open(&path).await.unwrap();
+    let warnings = async || {
+        let findings = store.probe().await.unwrap().findings;
+        findings.into_iter().filter(|finding| finding.level == Level::Warn).collect::<Vec<_>>()
+    };
+    assert!(warnings().await.is_empty());
+    let log = fs::OpenOptions::new().write(true).open(place::beside(&path, place::LOG)).unwrap();
+    log.set_len(LONG_LOG + 1).unwrap();
+    assert!(warnings().await[0].what.contains("leases.db-wal is larger than 64 MiB"));
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ async fn many_can_create_the_file_at_once() {
             let store = store.await.unwrap().unwrap();
             tokens.push(token(&granted(&store, &Claim::new(&key(&n.to_string()), &owner(), TTL)).await));
         }
-        assert_eq!(tokens, (0..16).map(|n| (1 << 32) + n).collect::<Vec<_>>(), "one file, one counter");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "one file, one counter: {tokens:?}");
     }
 }
 
