@@ -12,6 +12,9 @@ mod output;
 mod signals;
 
 fn main() -> ExitCode {
+    if let Some(code) = child::help() {
+        return code;
+    }
     let code = match cli::parse() {
         Ok(cli) => commands::dispatch(cli),
         Err(code) => code,

@@ -32,7 +32,8 @@ pub(crate) fn name(signal: Signal) -> &'static str {
     NAMES.into_iter().find(|(_, known)| *known == signal).map_or("a signal", |(name, _)| name)
 }
 
-/// Every signal that is passed on to the command, as one stream.
+/// Every signal that matters, as one stream: those that are passed on to the command, and those that tell that a child
+/// has changed or that this process was continued.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
@@ -41,7 +42,7 @@ impl Signals {
     ///
     /// An ignored HUP that was inherited stays ignored, here and in the command: that is what `nohup` asks for.
     pub(crate) fn install() -> io::Result<Self> {
-        let mut streams = Vec::with_capacity(7);
+        let mut streams = Vec::with_capacity(9);
         for (signal, kind) in [
             (Signal::TERM, SignalKind::terminate()),
             (Signal::INT, SignalKind::interrupt()),
@@ -50,6 +51,8 @@ impl Signals {
             (Signal::USR1, SignalKind::user_defined1()),
             (Signal::USR2, SignalKind::user_defined2()),
             (Signal::WINCH, SignalKind::window_change()),
+            (Signal::CHILD, SignalKind::child()),
+            (Signal::CONT, SignalKind::from_raw(Signal::CONT.as_raw())),
         ] {
             if signal != Signal::HUP || !hangup_is_ignored() {
                 streams.push((signal, unix::signal(kind)?));

@@ -129,6 +129,11 @@ impl Plan {
         first.then_some(signal)
     }
 
+    /// Whether the job is stopped because of its lease, so that nothing of it may go on.
+    pub(super) fn is_losing(&self) -> bool {
+        matches!(self.cause, Some(Cause::Ending | Cause::Lost(_)))
+    }
+
     /// What a signal that reached this process means for the group: itself, or KILL where patience was asked for
     /// already.
     pub(super) fn pass_on(&mut self, now: Moment, signal: Signal) -> Signal {

@@ -4,23 +4,22 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::Command;
 use std::time::Duration;
 
-use leasehold::clock::Clock;
-use leasehold::store::{Fencing, HolderInfo, Scope};
+use leasehold::clock::{Clock, Moment};
+use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
 use serde_json::json;
-use tokio::process::Command;
 
 use self::owner::OwnerFile;
 use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
 pub(crate) use self::status::Status;
-use crate::child::{Cause, Ending, Job, Limits, Notice};
-use crate::cli::{Global, Input, Reach, Run};
+use crate::child::{Cause, Ending, Job, Limits, Notice, OnLost};
+use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
@@ -58,7 +57,7 @@ async fn take_part(
     let request = Request::new(settings, arguments)?;
     let manager = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, &request)),
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
         manager = open(settings, &request, renewals.clone()) => manager?,
     };
     record.namespace = Some(manager.namespace().to_owned());
@@ -133,7 +132,7 @@ async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Sign
     let asked = clock.now();
     let granted = tokio::select! {
         biased;
-        signal = signals.next_ending() => return Err(interrupted(signal, request)),
+        signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(context, &lock) => granted?,
         () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
     };
@@ -152,29 +151,33 @@ async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Sign
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
-    let end = under(context, &guard, waited, limits, signals).await;
+    let (end, job) = under(context, &guard, waited, limits, signals).await;
     release(settings, guard).await;
     record.held = Some(clock.now().since(acquired));
+    if let Some(job) = job {
+        job.see_off(signals).await;
+    }
     end
 }
 
-/// Runs the command under the lease that is held.
+/// Runs the command under the lease that is held. Nothing is left of the job that comes with the answer but a guardian
+/// on its way out.
 async fn under(
     context: &Context<'_>,
     guard: &LockGuard,
     waited: Duration,
     limits: Limits,
     signals: &mut Signals,
-) -> Result<End, Failure> {
-    let Context { settings, request, status, .. } = *context;
-    // This process may have stood still since the grant.
-    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let owner_file = match &request.arguments.owner_file {
-        Some(path) => Some(OwnerFile::write(path, guard).map_err(not_started)?),
-        None => None,
+) -> (Result<End, Failure>, Option<Job>) {
+    let Context { request, status, .. } = *context;
+    let (mut job, owner_file) = match start(context, guard, waited, limits, signals).await {
+        Ok(started) => started,
+        Err(failure) => return (Err(failure), None),
     };
-    let mut command = command(context, guard, waited, owner_file.as_ref());
-    let mut job = Job::start(&mut command).map_err(|error| cannot_run(&request.command[0], &error))?;
+    if let Err(error) = job.execute(request.arguments.stdin).await {
+        job.dismiss();
+        return (Err(cannot_run(&request.command[0], &error)), Some(job));
+    }
     let notice = |notice: Notice| match notice {
         Notice::Stopping(Cause::Ending) => status.tell("lost", json!({"reason": "not_renewed"})),
         Notice::Stopping(Cause::Lost(reason)) => status.tell("lost", json!({"reason": report::word(reason)})),
@@ -184,11 +187,57 @@ async fn under(
             status.tell("lost", json!({"reason": report::word(reason)}));
         }
     };
-    let ending = job
-        .watch(guard, signals, limits, notice)
-        .await
-        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}")))?;
-    Ok(judge(request, context.renewals, &ending))
+    let ending = job.watch(guard, signals, limits, notice).await;
+    job.dismiss();
+    drop(owner_file);
+    (Ok(judge(request, context.renewals, &ending)), Some(job))
+}
+
+/// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
+/// that the lease does not know.
+async fn start(
+    context: &Context<'_>,
+    guard: &LockGuard,
+    waited: Duration,
+    limits: Limits,
+    signals: &mut Signals,
+) -> Result<(Job, Option<OwnerFile>), Failure> {
+    let Context { settings, request, manager, .. } = *context;
+    // This process may have stood still since the grant.
+    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
+    let owner_file = match &request.arguments.owner_file {
+        Some(path) => Some(OwnerFile::write(path, guard).map_err(not_started)?),
+        None => None,
+    };
+    let command = &command(context, guard, waited, owner_file.as_ref());
+    let mut job = Job::prepare(command)
+        .map_err(|error| Failure::new(exit::OS, format!("cannot start another process: {error}")))
+        .map_err(not_started)?;
+    let group = job.group();
+    let tie = async {
+        // Other stores would take it for a renewal.
+        if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
+    };
+    let guarded = async {
+        let lease_end = match limits.on_lost {
+            OnLost::Continue => Moment::FAR,
+            OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
+        };
+        if let Err(error) = job.set_guardian(command, lease_end) {
+            output::tell(&format!(
+                "warning: no process watches over this one: {error}; \
+                 if this one is killed, what the command has started may live on"
+            ));
+        }
+    };
+    // The store is at work while this thread starts the guardian.
+    let tied = tokio::select! {
+        biased;
+        signal = signals.next_ending() => return Err(interrupted(signal, "before the command was started")),
+        (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
+    };
+    tied.map_err(|error| not_started(settings.failure(&error)))?;
+    Ok((job, owner_file))
 }
 
 async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
@@ -236,9 +285,6 @@ fn command(context: &Context<'_>, guard: &LockGuard, waited: Duration, owner_fil
         .env_remove("LEASEHOLD_OWNER")
         .env_remove("LEASEHOLD_OWNER_FILE")
         .env_remove("LEASEHOLD_STATUS_FD");
-    if request.arguments.stdin == Input::Null {
-        command.stdin(Stdio::null());
-    }
     if let Some(file) = owner_file {
         command.env("LEASEHOLD_OWNER_FILE", file.path());
     }
@@ -321,8 +367,12 @@ fn not_started(failure: Failure) -> Failure {
     failure.note("the command was not started")
 }
 
-fn interrupted(signal: Signal, request: &Request<'_>) -> Failure {
+fn while_waiting(request: &Request<'_>) -> String {
+    format!("while waiting for \"{}\"", request.name)
+}
+
+fn interrupted(signal: Signal, when: &str) -> Failure {
     let name = signals::name(signal);
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
-    Failure::new(code, format!("stopped by {name} while waiting for \"{}\"; the command was not started", request.name))
+    not_started(Failure::new(code, format!("stopped by {name} {when}")))
 }

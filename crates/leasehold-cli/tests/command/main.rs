@@ -10,6 +10,7 @@ mod advice;
 mod answers;
 mod codes;
 mod configuration;
+mod death;
 mod defaults;
 mod input;
 mod late;
@@ -23,4 +24,7 @@ mod signals;
 #[path = "../support/process.rs"]
 mod support;
 mod telling;
+mod terminal;
+#[path = "../support/terminal.rs"]
+mod terminal_support;
 mod waiting;

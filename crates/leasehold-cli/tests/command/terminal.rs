@@ -1,0 +1,211 @@
+//! `run` on a terminal.
+
+use rustix::process::{Pid, Signal};
+
+use crate::support::{BINARY, Place, is_running, proc_file, wait_until};
+use crate::terminal_support::Terminal;
+
+const INTERRUPT: &str = "\x03";
+const END: &str = "\x04";
+const STOP: &str = "\x1a";
+
+/// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
+const SHORT: &str = "--ttl 3s --renew-every 500ms -k 500ms";
+
+/// A job that tells its process, and then everything that is typed in.
+const ECHO: &str = "echo $$ > pid; echo u''p; while read line; do echo \"got $line\"; done; exit 7";
+
+fn is_stopped(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(proc_file(process, "stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+}
+
+/// The parent of a process.
+fn parent(process: Pid) -> Pid {
+    let stat = std::fs::read_to_string(proc_file(process, "stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    Pid::from_raw(fields.split(' ').nth(1).unwrap().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn the_job_reads_from_the_terminal() {
+    let place = Place::new();
+    let terminal = Terminal::run(&place, &["k", "--", "sh", "-c", ECHO]);
+    terminal.expect("up");
+    terminal.type_in("hello\n");
+    terminal.expect("got hello");
+    terminal.type_in(END);
+    assert_eq!(terminal.finish().0, Some(7));
+    assert!(place.is_free("k"));
+}
+
+#[test]
+fn an_interrupt_reaches_the_whole_job_and_nothing_else() {
+    let place = Place::new();
+    let script = "trap 'echo one > first' INT; \
+        (trap 'echo two > second; exit' INT; echo u''p; while :; do sleep 0.02; done); exit 9";
+    let terminal = Terminal::run(&place, &["k", "--", "sh", "-c", script]);
+    terminal.expect("up");
+    terminal.type_in(INTERRUPT);
+    let (code, shown) = terminal.finish();
+    assert_eq!((code, place.read("first") + &place.read("second")), (Some(9), "one\ntwo\n".to_owned()), "{shown}");
+    assert!(!shown.contains("leasehold:"), "{shown}");
+    assert!(place.is_free("k"));
+    assert_eq!(place.survivors(), []);
+}
+
+#[test]
+fn a_plain_job_dies_of_an_interrupt() {
+    let place = Place::new();
+    let terminal = Terminal::run(&place, &["k", "--", "sh", "-c", "echo u''p; exec sleep 60"]);
+    terminal.expect("up");
+    terminal.type_in(INTERRUPT);
+    assert_eq!(terminal.finish().0, Some(130));
+    assert!(place.is_free("k"));
+}
+
+#[test]
+fn a_grandchild_dies_with_the_job() {
+    for (signal, code) in [(Signal::TERM, Some(143)), (Signal::HUP, Some(129)), (Signal::KILL, None)] {
+        let place = Place::new();
+        let script = "sleep 60 & echo $! > grandchild; echo u''p; wait";
+        let terminal = Terminal::run(&place, &["k", "--", "sh", "-c", script]);
+        terminal.expect("up");
+        let grandchild = place.pid("grandchild");
+        terminal.signal(signal);
+        assert_eq!(terminal.finish().0, code);
+        wait_until("nothing is left", || place.survivors().is_empty());
+        assert!(!is_running(grandchild));
+    }
+}
+
+#[test]
+fn a_terminal_that_is_hung_up_ends_the_job() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k -- sh -c 'sleep 60 & echo u''p; wait'\n"));
+    terminal.expect("up\r\n");
+    drop(terminal);
+    wait_until("nothing is left", || place.survivors().is_empty());
+    wait_until("the key is free", || place.is_free("k"));
+}
+
+#[test]
+fn a_stop_stops_both_and_both_go_on() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k -- sh -c '{ECHO}'\n"));
+    terminal.expect("up\r\n");
+    let job = place.pid("pid");
+    let run = parent(job);
+    for times in 1..=2 {
+        terminal.type_in(STOP);
+        terminal.expect_times("leasehold: stopped: if this lasts for longer than", times);
+        wait_until("both are stopped", || is_stopped(job) && is_stopped(run));
+        terminal.type_in("echo sh''ell\n");
+        terminal.expect_times("shell", times);
+        terminal.type_in("fg\n");
+        wait_until("both go on", || !is_stopped(job) && !is_stopped(run));
+        terminal.type_in("hello\n");
+        terminal.expect_times("got hello", times);
+    }
+    terminal.type_in(END);
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=7");
+    assert!(place.is_free("k"));
+}
+
+#[test]
+fn a_stop_stops_the_script_that_runs_it() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("sh -c '{BINARY} run k -- sh -c \"echo u\\\"\\\"p; cat\"; echo af\"\"ter'\n"));
+    terminal.expect("up\r\n");
+    terminal.type_in(STOP);
+    terminal.expect("Stopped");
+    terminal.type_in("fg\n");
+    terminal.type_in("hello\n");
+    terminal.expect_times("hello", 2);
+    terminal.type_in(END);
+    terminal.expect("after");
+}
+
+#[test]
+fn a_stop_that_lasts_longer_than_the_lease_ends_the_job() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k {SHORT} -- sh -c '{ECHO}'\n"));
+    terminal.expect("up\r\n");
+    let job = place.pid("pid");
+    terminal.type_in(STOP);
+    wait_until("the job is dead", || !is_running(job));
+    place.run(["run", "k", "-w", "50", "--", "true"]).expect(0);
+    terminal.type_in("fg\n");
+    terminal.expect("lost: the lease on");
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=79");
+}
+
+#[test]
+fn without_a_shell_that_could_continue_it_the_job_goes_on() {
+    let place = Place::new();
+    let terminal = Terminal::run(&place, &["k", "--", "sh", "-c", ECHO]);
+    terminal.expect("up");
+    terminal.type_in(STOP);
+    terminal.expect("leasehold: stopped");
+    terminal.type_in("hello\n");
+    terminal.expect("got hello");
+    terminal.type_in(END);
+    assert_eq!(terminal.finish().0, Some(7));
+}
+
+#[test]
+fn one_in_the_background_stops_when_it_reads_and_is_continued_in_the_foreground() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k -- sh -c '{ECHO}' &\n"));
+    terminal.expect("up\r\n");
+    let job = place.pid("pid");
+    let run = parent(job);
+    wait_until("both are stopped", || is_stopped(job) && is_stopped(run));
+    terminal.type_in("fg\n");
+    wait_until("both go on", || !is_stopped(job) && !is_stopped(run));
+    terminal.type_in("hello\n");
+    terminal.expect("got hello");
+    terminal.type_in(END);
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=7");
+}
+
+#[test]
+fn one_that_is_continued_in_the_background_takes_the_terminal_only_in_the_foreground() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k -- sh -c 'echo $$ > pid; echo u''p; sleep 60; exit 7'\n"));
+    terminal.expect("up\r\n");
+    let job = place.pid("pid");
+    terminal.type_in(STOP);
+    wait_until("it is stopped", || is_stopped(job) && is_stopped(parent(job)));
+    terminal.type_in("bg\n");
+    wait_until("it goes on", || !is_stopped(job));
+    terminal.type_in("echo sh''ell\n");
+    terminal.expect("shell");
+    terminal.type_in("fg\n");
+    terminal.expect("fg\r\n");
+    terminal.type_in(INTERRUPT);
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=130");
+}
+
+#[test]
+fn a_job_that_reads_from_a_pipe_leaves_the_terminal_alone() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("echo hel''lo | {BINARY} run k -- cat\n"));
+    terminal.expect("hello");
+    terminal.type_in(&format!("{BINARY} run k -- sleep 60 < /dev/null\n"));
+    wait_until("it runs", || !place.is_free("k"));
+    terminal.type_in(INTERRUPT);
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=130");
+}
