@@ -17,6 +17,7 @@ use self::plan::Plan;
 pub(crate) use self::plan::{Cause, Limits, OnLost};
 use self::process::Process;
 use self::terminal::Terminal;
+pub(crate) use self::trampoline::Environment;
 use self::trampoline::Trampoline;
 use crate::cli::Input;
 use crate::exit;
@@ -39,8 +40,7 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 /// How soon a group is looked at again whose first process has ended; doubled each time, up to the second.
 const GROUP_NAPS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// How long after KILL and the lease's end a group may still be seen before it counts as out of reach; also how long the
-/// guardian may take to go.
+/// How long after KILL and the lease's end a group may still be seen before it counts as out of reach.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What this process is if it was started as a helper of a `run`: done before anything else, since a command waits for
@@ -121,10 +121,11 @@ pub(crate) struct Ending {
 }
 
 impl Job {
-    /// Starts the command's process in a group of its own, where it waits to be executed.
+    /// Starts the command's process in a group of its own, where it waits to be executed; if this is dropped before, it
+    /// goes away.
     ///
     /// To be called on the main thread: on Linux that process dies when the thread that started it does.
-    pub(crate) fn prepare(command: &Command) -> io::Result<Self> {
+    pub(crate) fn prepare(command: &[OsString]) -> io::Result<Self> {
         let descendants = Descendants::from_now_on();
         // What loses its parent becomes a child of this process, so that nothing that the command started gets lost.
         #[cfg(target_os = "linux")]
@@ -148,27 +149,29 @@ impl Job {
     }
 
     /// Starts the process that ends the job if this one cannot.
-    pub(crate) fn set_guardian(&mut self, command: &Command, lease_end: Moment) -> io::Result<()> {
+    pub(crate) fn set_guardian(&mut self, environment: &Environment, lease_end: Moment) -> io::Result<()> {
         let leader = Process::find(self.group).ok_or(io::ErrorKind::NotFound)?;
-        let guardian = Guardian::start(&leader, command, lease_end)?;
+        let guardian = Guardian::start(&leader, environment, lease_end)?;
         self.descendants.leave_out(guardian.id);
         self.guardian = Some(guardian);
         Ok(())
     }
 
     /// Has the command executed; an error says why it cannot be.
-    pub(crate) async fn execute(&mut self, stdin: Input) -> io::Result<()> {
+    pub(crate) async fn execute(&mut self, stdin: Input, environment: &Environment) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
             terminal.give();
         }
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
-        waiting.execute(stdin).await.inspect_err(|_| {
-            // It is on its way out, with nothing left to do.
-            rustix::io::retry_on_intr(|| waitpid(Some(self.group), WaitOptions::empty())).ok();
-            self.gone = true;
-        })
+        waiting.execute(stdin, environment).await.inspect_err(|_| self.bury())
+    }
+
+    /// Waits for the command's process, which is on its way out with nothing left to do.
+    fn bury(&mut self) {
+        rustix::io::retry_on_intr(|| waitpid(Some(self.group), WaitOptions::empty())).ok();
+        self.gone = true;
     }
 
     /// Stays with the job until its whole group is gone, and after a loss everything else that descends from it.
@@ -275,20 +278,6 @@ impl Job {
         }
     }
 
-    /// Waits until the guardian has gone, so that nobody else finds it dead.
-    pub(crate) async fn see_off(mut self, signals: &mut Signals) {
-        self.dismiss();
-        let seen = async {
-            while self.guardian.is_some() {
-                self.collect();
-                if self.guardian.is_some() {
-                    signals.next().await;
-                }
-            }
-        };
-        tokio::time::timeout(PATIENCE, seen).await.ok();
-    }
-
     /// Notes what became of the children of this process.
     fn collect(&mut self) {
         loop {
@@ -365,11 +354,19 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if self.gone {
-            self.dismiss();
-        } else {
-            // And the guardian sees to the rest.
+        if !self.gone {
             kill_process_group(self.group, Signal::KILL).ok();
         }
+        if self.waiting.is_some() {
+            self.bury();
+        }
+        if self.gone {
+            self.dismiss();
+            // So that nobody else finds it dead.
+            if let Some(guardian) = &self.guardian {
+                rustix::io::retry_on_intr(|| waitpid(Some(guardian.id), WaitOptions::empty())).ok();
+            }
+        }
+        // Otherwise the guardian sees to the rest.
     }
 }

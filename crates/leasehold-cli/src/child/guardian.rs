@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 
 use super::descendants::Descendants;
 use super::process::Process;
+use super::trampoline::Environment;
 use super::{group, helper};
 use crate::exit;
 
@@ -39,19 +40,14 @@ pub(super) struct Guardian {
 }
 
 impl Guardian {
-    /// Starts the guardian of the group that `leader` leads. What `command` adds to the environment marks the job's
-    /// processes.
-    pub(super) fn start(leader: &Process, command: &Command, lease_end: Moment) -> io::Result<Self> {
+    /// Starts the guardian of the group that `leader` leads. The environment marks the job's processes.
+    pub(super) fn start(leader: &Process, environment: &Environment, lease_end: Moment) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         // A guardian that was stopped must not stop its job.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut start = helper(NAME);
         start.args([leader.id.to_string(), leader.start.to_string(), std::process::id().to_string()]);
-        for (name, value) in command.get_envs() {
-            if let Some(value) = value {
-                start.env(name, value);
-            }
-        }
+        environment.apply(&mut start);
         start.process_group(0).current_dir("/").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told: Moment::from_nanos(0) };
         guardian.extend(lease_end);

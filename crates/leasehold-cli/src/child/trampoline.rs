@@ -1,14 +1,16 @@
 //! How a command is started so that it cannot run before the lease names its process group.
 //!
 //! This program starts itself in a new group, with one end of a pair of sockets as standard input. That process arranges
-//! to die with its parent and waits. One byte, with the real standard input beside it, makes it execute the command; the
-//! end of the stream makes it go away. The socket closes when the command is executed, or brings the reason why not.
+//! to die with its parent and waits. One message, with the real standard input beside it, tells what the command is to find
+//! in its environment and has it executed; the end of the stream makes the process go away. The socket closes when the
+//! command is executed, or brings the reason why not.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -33,16 +35,10 @@ pub(super) struct Trampoline {
 
 impl Trampoline {
     /// Starts the process, in a group that has its id.
-    pub(super) fn start(command: &Command) -> io::Result<(Self, Pid)> {
+    pub(super) fn start(command: &[OsString]) -> io::Result<(Self, Pid)> {
         let (socket, other) = UnixStream::pair()?;
         let mut start = helper(NAME);
-        start.arg(std::process::id().to_string()).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => start.env(name, value),
-                None => start.env_remove(name),
-            };
-        }
+        start.arg(std::process::id().to_string()).args(command);
         let child = start.process_group(0).stdin(OwnedFd::from(other)).spawn()?;
         Ok((Self { socket }, Pid::from_child(&child)))
     }
@@ -50,10 +46,10 @@ impl Trampoline {
     /// Has the command executed; an error says why it cannot be.
     ///
     /// A process that has died meanwhile is no error here: its status tells.
-    pub(super) async fn execute(self, stdin: Input) -> io::Result<()> {
+    pub(super) async fn execute(self, stdin: Input, environment: &Environment) -> io::Result<()> {
         let sent = match stdin {
-            Input::Inherit => send(&self.socket, io::stdin()),
-            Input::Null => File::open("/dev/null").and_then(|nothing| send(&self.socket, nothing)),
+            Input::Inherit => send(&self.socket, io::stdin(), environment),
+            Input::Null => File::open("/dev/null").and_then(|nothing| send(&self.socket, nothing, environment)),
         };
         if let Err(error) = sent {
             return if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) };
@@ -96,53 +92,104 @@ pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // The copy closes itself when the command is executed.
     let mut socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
-    let Some(stdin) = receive(&socket)? else {
+    let Some((stdin, environment)) = receive(&socket)? else {
         return Ok(());
     };
     rustix::stdio::dup2_stdin(&stdin)?;
     drop(stdin);
-    let error = Command::new(program).args(arguments).exec();
+    let mut command = Command::new(program);
+    environment.apply(&mut command);
+    let error = command.args(arguments).exec();
     let reason = error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error());
     socket.write_all(&reason.to_ne_bytes())
 }
 
-fn send(socket: &UnixStream, stdin: impl AsFd) -> io::Result<()> {
+/// What a process finds in its environment beside what it inherits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Environment(Vec<u8>);
+
+impl Environment {
+    /// Sets a variable.
+    pub(crate) fn set(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.0.extend([name.as_bytes(), b"=", value.as_ref().as_bytes(), b"\0"].concat());
+    }
+
+    /// Removes an inherited variable.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.extend([name.as_bytes(), b"\0"].concat());
+    }
+
+    /// Applies it to a process that is to be started.
+    pub(super) fn apply(&self, command: &mut Command) {
+        for change in self.0.split(|byte| *byte == 0).filter(|change| !change.is_empty()) {
+            match change.iter().position(|byte| *byte == b'=') {
+                Some(end) => command.env(OsStr::from_bytes(&change[..end]), OsStr::from_bytes(&change[end + 1..])),
+                None => command.env_remove(OsStr::from_bytes(change)),
+            };
+        }
+    }
+}
+
+/// The length of the environment, with the file beside it, and then the environment.
+fn send(mut socket: &UnixStream, stdin: impl AsFd, environment: &Environment) -> io::Result<()> {
+    let length = environment.0.len().to_ne_bytes();
     let files = [stdin.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     beside.push(SendAncillaryMessage::ScmRights(&files));
-    rustix::net::sendmsg(socket, &[IoSlice::new(&[1])], &mut beside, SendFlags::empty())?;
-    Ok(())
+    rustix::net::sendmsg(socket, &[IoSlice::new(&length)], &mut beside, SendFlags::empty())?;
+    socket.write_all(&environment.0)
 }
 
-/// The file that came with the byte; `None` at the end of the stream.
-fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+/// `None` at the end of the stream.
+fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut into = [IoSliceMut::new(&mut byte)];
+    let mut length = [0; size_of::<usize>()];
+    let mut into = [IoSliceMut::new(&mut length)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut into, &mut beside, flags))?;
-    Ok(beside.drain().find_map(|message| match message {
+    let stdin = beside.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
-    }))
+    });
+    let Some(stdin) = stdin else {
+        return Ok(None);
+    };
+    let mut environment = Environment(vec![0; usize::from_ne_bytes(length)]);
+    socket.read_exact(&mut environment.0)?;
+    Ok(Some((stdin, environment)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
 
     use super::*;
 
     #[test]
-    fn a_file_goes_through_and_the_end_is_seen() {
+    fn a_message_goes_through_and_the_end_is_seen() {
         let (one, other) = UnixStream::pair().unwrap();
-        send(&one, File::open("/proc/self/comm").unwrap()).unwrap();
+        let mut environment = Environment::default();
+        environment.set("A", "1=2 \n");
+        environment.remove("B");
+        send(&one, File::open("/proc/self/comm").unwrap(), &environment).unwrap();
+        let (stdin, received) = receive(&other).unwrap().unwrap();
+        assert_eq!(received, environment);
         let mut text = String::new();
-        File::from(receive(&other).unwrap().unwrap()).read_to_string(&mut text).unwrap();
+        File::from(stdin).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());
         drop(one);
         assert!(receive(&other).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_environment_is_applied() {
+        let mut environment = Environment::default();
+        environment.set("A", "1=2 \n");
+        environment.remove("B");
+        let mut command = Command::new("true");
+        environment.apply(&mut command);
+        let changes: Vec<_> = command.get_envs().collect();
+        assert_eq!(changes, [(OsStr::new("A"), Some(OsStr::new("1=2 \n"))), (OsStr::new("B"), None)]);
     }
 }

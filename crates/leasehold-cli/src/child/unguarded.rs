@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use leasehold::clock::Moment;
 use rustix::process::Pid;
 
 use super::process::Process;
+use super::trampoline::Environment;
 use crate::exit;
 
 pub(super) const NAME: &str = "__guard";
@@ -18,7 +19,7 @@ pub(super) struct Guardian {
 }
 
 impl Guardian {
-    pub(super) fn start(_: &Process, _: &Command, _: Moment) -> io::Result<Self> {
+    pub(super) fn start(_: &Process, _: &Environment, _: Moment) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
@@ -18,7 +17,7 @@ use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
 pub(crate) use self::status::Status;
-use crate::child::{Cause, Ending, Job, Limits, Notice, OnLost};
+use crate::child::{Cause, Ending, Environment, Job, Limits, Notice, OnLost};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -31,6 +30,9 @@ mod record;
 mod report;
 mod request;
 mod status;
+
+/// A key that is not had after this long is not free: the command's process is started when it is.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -55,14 +57,17 @@ async fn take_part(
     let flags = config::flags(arguments.nonblock, arguments.wait.as_deref(), arguments.ttl.as_deref())?;
     let settings = &Settings::new(global, flags)?;
     let request = Request::new(settings, arguments)?;
+    let mut prepared = None;
+    // The store is opened by another thread while this one starts the command's process. If that fails it is tried again.
+    let prepare = async { prepared = Job::prepare(&request.command).ok() };
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
-        manager = open(settings, &request, renewals.clone()) => manager?,
+        (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
     record.namespace = Some(manager.namespace().to_owned());
     let context = Context { settings, request: &request, manager: &manager, renewals, status };
-    let outcome = hold(&context, record, &mut signals).await;
+    let outcome = hold(&context, record, prepared, &mut signals).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
         biased;
@@ -118,7 +123,12 @@ struct Context<'a> {
     status: &'a Status,
 }
 
-async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Signals) -> Result<End, Failure> {
+async fn hold(
+    context: &Context<'_>,
+    record: &mut Record<'_>,
+    mut prepared: Option<Job>,
+    signals: &mut Signals,
+) -> Result<End, Failure> {
     let Context { settings, request, manager, status, .. } = *context;
     let limits = request.limits(manager.ttl())?;
     let mut lock = manager.lock(request.name);
@@ -134,7 +144,9 @@ async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Sign
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(context, &lock) => granted?,
-        () = announce(&lock, request.name, settings.quiet) => return Err(Failure::new(exit::BUG, "the wait was lost")),
+        () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
+            return Err(Failure::new(exit::BUG, "the wait was lost"));
+        }
     };
     let acquired = clock.now();
     let waited = acquired.since(asked);
@@ -151,12 +163,10 @@ async fn hold(context: &Context<'_>, record: &mut Record<'_>, signals: &mut Sign
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
-    let (end, job) = under(context, &guard, waited, limits, signals).await;
+    let (end, job) = under(context, &guard, waited, limits, prepared, signals).await;
     release(settings, guard).await;
     record.held = Some(clock.now().since(acquired));
-    if let Some(job) = job {
-        job.see_off(signals).await;
-    }
+    drop(job);
     end
 }
 
@@ -167,14 +177,20 @@ async fn under(
     guard: &LockGuard,
     waited: Duration,
     limits: Limits,
+    prepared: Option<Job>,
     signals: &mut Signals,
 ) -> (Result<End, Failure>, Option<Job>) {
     let Context { request, status, .. } = *context;
-    let (mut job, owner_file) = match start(context, guard, waited, limits, signals).await {
-        Ok(started) => started,
+    let owner_file = match owner_file(request, guard) {
+        Ok(file) => file,
         Err(failure) => return (Err(failure), None),
     };
-    if let Err(error) = job.execute(request.arguments.stdin).await {
+    let environment = environment(context, guard, waited, owner_file.as_ref());
+    let mut job = match start(context, guard, limits, prepared, &environment, signals).await {
+        Ok(job) => job,
+        Err(failure) => return (Err(failure), None),
+    };
+    if let Err(error) = job.execute(request.arguments.stdin, &environment).await {
         job.dismiss();
         return (Err(cannot_run(&request.command[0], &error)), Some(job));
     }
@@ -198,21 +214,17 @@ async fn under(
 async fn start(
     context: &Context<'_>,
     guard: &LockGuard,
-    waited: Duration,
     limits: Limits,
+    prepared: Option<Job>,
+    environment: &Environment,
     signals: &mut Signals,
-) -> Result<(Job, Option<OwnerFile>), Failure> {
+) -> Result<Job, Failure> {
     let Context { settings, request, manager, .. } = *context;
     // This process may have stood still since the grant.
     guard.check().map_err(|error| not_started(settings.failure(&error)))?;
-    let owner_file = match &request.arguments.owner_file {
-        Some(path) => Some(OwnerFile::write(path, guard).map_err(not_started)?),
-        None => None,
-    };
-    let command = &command(context, guard, waited, owner_file.as_ref());
-    let mut job = Job::prepare(command)
-        .map_err(|error| Failure::new(exit::OS, format!("cannot start another process: {error}")))
-        .map_err(not_started)?;
+    let mut job = prepared
+        .map_or_else(|| Job::prepare(&request.command), Ok)
+        .map_err(|error| not_started(Failure::new(exit::OS, format!("cannot start another process: {error}"))))?;
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
@@ -223,7 +235,7 @@ async fn start(
             OnLost::Continue => Moment::FAR,
             OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
         };
-        if let Err(error) = job.set_guardian(command, lease_end) {
+        if let Err(error) = job.set_guardian(environment, lease_end) {
             output::tell(&format!(
                 "warning: no process watches over this one: {error}; \
                  if this one is killed, what the command has started may live on"
@@ -237,7 +249,11 @@ async fn start(
         (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
     };
     tied.map_err(|error| not_started(settings.failure(&error)))?;
-    Ok((job, owner_file))
+    Ok(job)
+}
+
+fn owner_file(request: &Request<'_>, guard: &LockGuard) -> Result<Option<OwnerFile>, Failure> {
+    request.arguments.owner_file.as_deref().map(|path| OwnerFile::write(path, guard)).transpose().map_err(not_started)
 }
 
 async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
@@ -251,8 +267,10 @@ async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>
     granted.map_err(|error| not_started(settings.failure(&error)))
 }
 
-/// Says once for whom this waits; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool) {
+/// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
+async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Job>) {
+    tokio::time::sleep(SHORT_WAIT).await;
+    *prepared = None;
     if quiet {
         return pending().await;
     }
@@ -267,40 +285,35 @@ async fn announce(lock: &Lock, name: &str, quiet: bool) {
     pending().await
 }
 
-/// The command with what it finds in its environment, after what it inherits.
-fn command(context: &Context<'_>, guard: &LockGuard, waited: Duration, owner_file: Option<&OwnerFile>) -> Command {
+/// What the command finds in its environment, after what it inherits.
+fn environment(
+    context: &Context<'_>,
+    guard: &LockGuard,
+    waited: Duration,
+    owner_file: Option<&OwnerFile>,
+) -> Environment {
     let Context { settings, request, manager, status, .. } = *context;
-    let program: &OsStr = &request.command[0];
-    let mut command = Command::new(program);
-    command
-        .args(&request.command[1..])
-        .env("LEASEHOLD_KEY", request.name)
-        .env("LEASEHOLD_NAMESPACE", manager.namespace())
-        .env("LEASEHOLD_LEASE_STORE", settings.place())
-        .env("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string())
-        .env("LEASEHOLD_WAITED_MS", waited.as_millis().to_string())
-        // What an outer lease has left there would be taken for ours.
-        .env_remove("LEASEHOLD_FENCING_TOKEN")
-        .env_remove("LEASEHOLD_ACQUIRED_AT")
-        .env_remove("LEASEHOLD_OWNER")
-        .env_remove("LEASEHOLD_OWNER_FILE")
-        .env_remove("LEASEHOLD_STATUS_FD");
-    if let Some(file) = owner_file {
-        command.env("LEASEHOLD_OWNER_FILE", file.path());
+    let mut environment = Environment::default();
+    environment.set("LEASEHOLD_KEY", request.name);
+    environment.set("LEASEHOLD_NAMESPACE", manager.namespace());
+    environment.set("LEASEHOLD_LEASE_STORE", settings.place());
+    environment.set("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string());
+    environment.set("LEASEHOLD_WAITED_MS", waited.as_millis().to_string());
+    let optional = [
+        ("LEASEHOLD_FENCING_TOKEN", guard.fencing_token().map(|token| token.to_string().into())),
+        ("LEASEHOLD_ACQUIRED_AT", output::rfc3339(guard.acquired_at()).map(OsString::from)),
+        ("LEASEHOLD_OWNER", request.arguments.export_owner.then(|| guard.owner_token().expose().into())),
+        ("LEASEHOLD_OWNER_FILE", owner_file.map(|file| file.path().into())),
+        ("LEASEHOLD_STATUS_FD", status.number().map(|number| number.to_string().into())),
+    ];
+    for (name, value) in optional {
+        match value {
+            Some(value) => environment.set(name, value),
+            // What an outer lease has left there would be taken for ours.
+            None => environment.remove(name),
+        }
     }
-    if request.arguments.export_owner {
-        command.env("LEASEHOLD_OWNER", guard.owner_token().expose());
-    }
-    if let Some(number) = status.number() {
-        command.env("LEASEHOLD_STATUS_FD", number.to_string());
-    }
-    if let Some(token) = guard.fencing_token() {
-        command.env("LEASEHOLD_FENCING_TOKEN", token.to_string());
-    }
-    if let Some(time) = output::rfc3339(guard.acquired_at()) {
-        command.env("LEASEHOLD_ACQUIRED_AT", time);
-    }
-    command
+    environment
 }
 
 /// Says what was not as it should be, and decides on the code.

@@ -12,6 +12,9 @@ const STOP: &str = "\x1a";
 /// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
 const SHORT: &str = "--ttl 3s --renew-every 500ms -k 500ms";
 
+// Jobs that are to be stopped start nothing any more: a shell cannot be stopped while it waits for a child that was stopped
+// before it could execute its program.
+
 /// A job that tells its process, and then everything that is typed in.
 const ECHO: &str = "echo $$ > pid; echo u''p; while read line; do echo \"got $line\"; done; exit 7";
 
@@ -119,7 +122,7 @@ fn a_stop_stops_both_and_both_go_on() {
 fn a_stop_stops_the_script_that_runs_it() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
-    terminal.type_in(&format!("sh -c '{BINARY} run k -- sh -c \"echo u\\\"\\\"p; cat\"; echo af\"\"ter'\n"));
+    terminal.type_in(&format!("sh -c '{BINARY} run k -- sh -c \"echo u\\\"\\\"p; exec cat\"; echo af\"\"ter'\n"));
     terminal.expect("up\r\n");
     terminal.type_in(STOP);
     terminal.expect("Stopped");
@@ -181,7 +184,7 @@ fn one_in_the_background_stops_when_it_reads_and_is_continued_in_the_foreground(
 fn one_that_is_continued_in_the_background_takes_the_terminal_only_in_the_foreground() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
-    terminal.type_in(&format!("{BINARY} run k -- sh -c 'echo $$ > pid; echo u''p; sleep 60; exit 7'\n"));
+    terminal.type_in(&format!("{BINARY} run k -- sh -c 'echo $$ > pid; echo u''p; exec sleep 60'\n"));
     terminal.expect("up\r\n");
     let job = place.pid("pid");
     terminal.type_in(STOP);
@@ -203,8 +206,8 @@ fn a_job_that_reads_from_a_pipe_leaves_the_terminal_alone() {
     let terminal = Terminal::shell(&place);
     terminal.type_in(&format!("echo hel''lo | {BINARY} run k -- cat\n"));
     terminal.expect("hello");
-    terminal.type_in(&format!("{BINARY} run k -- sleep 60 < /dev/null\n"));
-    wait_until("it runs", || !place.is_free("k"));
+    terminal.type_in(&format!("{BINARY} run k -- sh -c 'touch runs; exec sleep 60' < /dev/null\n"));
+    wait_until("it runs", || place.path("runs").exists());
     terminal.type_in(INTERRUPT);
     terminal.type_in("echo code=$?\n");
     terminal.expect("code=130");
