@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::support::{Place, wait_until};
 
-const UNRENEWED: [&str; 5] = ["--ttl", "1s", "--no-renew", "-k", "300ms"];
+const UNRENEWED: [&str; 5] = ["--ttl", "4s", "--no-renew", "-k", "2s"];
 
 #[test]
 fn a_script_is_run_by_a_shell() {
