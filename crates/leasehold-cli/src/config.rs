@@ -41,14 +41,16 @@ impl Said {
         let mut said =
             Self { config: flags.said_by(&Source::Flag).or(Config::from_env("LEASEHOLD")), files: Vec::new() };
         let named = match &global.config {
-            Some(path) => Some(path.clone()),
-            None => env::var_os("LEASEHOLD_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from),
+            Some(path) => Some(("--config", path.clone())),
+            None => env::var_os("LEASEHOLD_CONFIG")
+                .filter(|path| !path.is_empty())
+                .map(|path| ("LEASEHOLD_CONFIG", PathBuf::from(path))),
         };
-        if let Some(path) = named
+        if let Some((place, path)) = named
             && !said.read(&path)?
         {
             let path = output::clean(&path.display().to_string());
-            return Err(Failure::new(exit::CONFIG, format!("there is no file {path}: check --config")));
+            return Err(Failure::new(exit::CONFIG, format!("there is no file {path}: check {place}")));
         }
         if let Some(path) = user_file() {
             said.read(&path)?;

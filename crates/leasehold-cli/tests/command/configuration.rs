@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::support::{Place, wait_until};
+use crate::support::{BINARY, Place, wait_until};
 
 const USER_FILE: &str = ".config/leasehold/config.toml";
 
@@ -102,6 +102,29 @@ fn each_place_stands_above_the_next() {
 }
 
 #[test]
+fn the_file_of_the_system_stands_lowest() {
+    let place = Place::new();
+    // In a world of its own, where /etc is empty.
+    let world = "mount -t tmpfs none /etc && mkdir /etc/leasehold && cp system.toml /etc/leasehold/config.toml";
+    let isolated = |script: &str| place.start(place.program(["unshare", "-m", "sh", "-c", script])).finish();
+    write(&place, "system.toml", "ttl = '3m'\nwait = '4m'");
+    write(&place, USER_FILE, "wait = '5m'");
+    if isolated(world).code() != 0 {
+        eprintln!("skipped: only root can replace /etc");
+        return;
+    }
+    let script = format!("{world} && {BINARY} config show --json && {BINARY} run k -c 'echo $LEASEHOLD_TTL_MS'");
+    let stdout = isolated(&script).expect(0).stdout;
+    let (object, ttl) = stdout.split_once('\n').unwrap();
+    assert_eq!(ttl, "180000\n");
+    let object: Value = serde_json::from_str(object).unwrap();
+    let from = |at: usize| object["settings"][at]["from"].as_str().unwrap();
+    assert_eq!(from(2), "/etc/leasehold/config.toml");
+    assert!(from(3).ends_with(USER_FILE));
+    assert_eq!(object["files"][1]["found"], true);
+}
+
+#[test]
 fn files_hold_for_what_is_run() {
     let place = Place::new();
     write(&place, USER_FILE, &format!("store = '{}'\nnamespace = 'filed'\nttl = '7s'\nwait = 0", place.store()));
@@ -176,6 +199,9 @@ fn a_file_that_was_named_has_to_be_there() {
         let finished = place.run(["run", "k", "--config", &path, "--", "true"]).expect(78);
         assert!(finished.stderr.contains(&path) && finished.stderr.lines().count() == 1, "{}", finished.stderr);
     }
+    let mut command = place.command(["list"]);
+    command.env("LEASEHOLD_CONFIG", "nowhere.toml");
+    assert!(place.start(command).finish().expect(78).stderr.contains("nowhere.toml: check LEASEHOLD_CONFIG"));
     // A malformed value that is overridden harms nobody.
     write(&place, USER_FILE, "ttl = 'soon'");
     place.run(["run", "k", "--", "true"]).expect(65);
