@@ -3,11 +3,10 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
 use crate::background::Background;
@@ -15,9 +14,9 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::line::Lines;
 use crate::observe::{Event, Failed, Observer, StoreCall};
-use crate::options::{Backoff, Close, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
+use crate::options::{Backoff, Close, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
 use crate::renew::Renewals;
-use crate::store::{Capabilities, HolderInfo, SharedStore, Store};
+use crate::store::{Capabilities, Expiry, HolderInfo, Inspection, SharedStore, Store};
 use crate::types::Key;
 
 /// The first pause before a request whose outcome is unknown is repeated; doubled each time.
@@ -52,8 +51,10 @@ pub(crate) struct Engine {
     capabilities: Capabilities,
     observer: Arc<dyn Observer>,
     closed: watch::Sender<Option<Close>>,
-    /// Whether the store no longer counts this manager.
-    left: AtomicBool,
+    /// Whether this was the store's last manager; set when it leaves.
+    last: OnceLock<bool>,
+    /// What came of closing the store.
+    store_closed: OnceCell<Result<()>>,
     /// The process that built this engine: in a forked child its guards are inert.
     pub(crate) pid: u32,
 }
@@ -67,7 +68,8 @@ impl Engine {
             renewals: Arc::default(),
             background: Background::here(),
             closed: watch::Sender::new(None),
-            left: AtomicBool::new(false),
+            last: OnceLock::new(),
+            store_closed: OnceCell::new(),
             pid: std::process::id(),
             shared,
             clock,
@@ -113,6 +115,23 @@ impl Engine {
             ));
         }
         Ok(ttl)
+    }
+
+    /// Whether a lease may outlive the process, or connection, that took it.
+    pub(crate) fn check_hand_over(&self) -> Result<()> {
+        if !self.capabilities.hand_over || self.capabilities.expiry == Expiry::Session {
+            return Err(Error::new(ErrorKind::Unsupported, "its leases cannot outlive their connection or process"));
+        }
+        Ok(())
+    }
+
+    /// Who holds a key.
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        let asked = match self.check_open() {
+            Ok(()) => self.ask(Operation::Inspect, Some(key), self.read_limit(), self.store().inspect(key)).await,
+            Err(error) => Err(error),
+        };
+        self.reported(asked, Operation::Inspect, Some(key))
     }
 
     /// Asks the store once, for at most `limit`.
@@ -209,13 +228,21 @@ impl Engine {
     /// Tells the observer. One that panics must not take a renewal or a lease with it.
     pub(crate) fn observe(&self, event: &Event<'_>) {
         if catch_unwind(AssertUnwindSafe(|| self.observer.observe(event))).is_err() {
-            tracing::error!("the observer panicked");
+            log(|| tracing::error!("the observer panicked"));
         }
     }
 
     /// Reports an error that ends a call.
     pub(crate) fn failed(&self, operation: Operation, key: Option<&Key>, error: &Error) {
         self.observe(&Event::Failed(Failed { operation, key, kind: error.kind() }));
+    }
+
+    /// An answer as the caller gets it: an error has its context, and the observer was told.
+    pub(crate) fn reported<T>(&self, answer: Result<T>, operation: Operation, key: Option<&Key>) -> Result<T> {
+        answer.map_err(|error| {
+            self.failed(operation, key, &error);
+            self.in_context(error, operation, key)
+        })
     }
 
     pub(crate) fn in_context(&self, error: Error, operation: Operation, key: Option<&Key>) -> Error {
@@ -258,9 +285,17 @@ impl Engine {
         });
     }
 
-    /// Leaves the store, if this has not been done; `true` if this was its last manager.
-    pub(crate) fn leave_store(&self) -> bool {
-        !self.left.swap(true, Ordering::AcqRel) && self.shared.leave()
+    /// Leaves the store, and closes it if this was its last manager; whoever comes later waits for the same answer.
+    pub(crate) async fn leave_store(&self) -> Result<()> {
+        if !self.is_last() {
+            return Ok(());
+        }
+        let close = || self.ask(Operation::Close, None, self.read_limit(), self.store().close());
+        self.store_closed.get_or_init(close).await.clone()
+    }
+
+    fn is_last(&self) -> bool {
+        *self.last.get_or_init(|| self.shared.leave())
     }
 
     /// Whether this process is a forked child of the one that built the engine.
@@ -269,7 +304,7 @@ impl Engine {
     }
 }
 
-fn closed_error() -> Error {
+pub(crate) fn closed_error() -> Error {
     Error::new(ErrorKind::Closed, "the lock manager was closed")
 }
 
@@ -278,10 +313,13 @@ impl Drop for Engine {
         if self.is_forked() {
             return;
         }
-        self.leave_store();
+        self.is_last();
         self.renewals.engine_is_gone();
     }
 }
 
-/// The default limit of a store operation; the ttl may lower it further.
-pub(crate) const DEFAULT_OPERATION_LIMIT: Duration = MAX_OPERATION_LIMIT;
+/// Logs. A subscriber that panics must not take a renewal or a lease with it.
+pub(crate) fn log(write: impl FnOnce()) {
+    // There is nobody left to tell.
+    catch_unwind(AssertUnwindSafe(write)).ok();
+}

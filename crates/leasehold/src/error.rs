@@ -74,7 +74,7 @@ pub enum ErrorKind {
     /// `try_*` and `*_within` report contention as data (`None`); this kind exists for callers that require the lock,
     /// see [`Error::contended`].
     Contended,
-    /// The request may or may not have been applied; an undo has been sent.
+    /// The request may or may not have been applied. One that would have taken a lease is being undone.
     Indeterminate,
     /// A URL, an option or the set of compiled features is wrong.
     InvalidConfig,

@@ -1,17 +1,21 @@
 //! A held lease.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use tracing::Instrument;
+
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::extend::extend;
 use crate::lease::Lease;
-use crate::observe::{Dropped, Event, Released};
-use crate::options::Close;
-use crate::store::{Claim, Expiry, Grant, Tie};
+use crate::observe::{Dropped, Event};
+use crate::release::{Ended, end_by_holder, release, target};
+use crate::store::{Claim, Tie};
 use crate::types::{FencingToken, Key, OwnerToken};
-use crate::undo::{Target, late_requests};
+use crate::undo::late_requests;
 
 /// A held lease: valid until [`remaining`](Self::remaining) is zero, renewed in the background, given back by
 /// [`release`](Self::release).
@@ -19,30 +23,16 @@ use crate::undo::{Target, late_requests};
 /// Dropping the guard also gives the lease back, in the background and at best effort: nobody is told how that went,
 /// and without a runtime the ttl has to end the lease. Prefer `release`, or work scoped by
 /// [`with_lock`](crate::LockManager::with_lock). A guard that is leaked (`std::mem::forget`) goes on being renewed as
-/// long as its process lives, unless [`max_hold`](crate::Lock::max_hold) bounds it. In a forked child it is inert.
+/// long as its process lives, unless [`max_hold`](crate::Lock::max_hold) bounds it. In a forked child it gives nothing back
+/// and cannot be used; `check` there answers from the memory it inherited and means nothing.
 #[must_use = "dropping the guard gives the lease back at once"]
 pub struct LockGuard {
-    lease: Arc<Lease>,
+    handle: LeaseHandle,
 }
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>) -> Self {
-        Self { lease }
-    }
-
-    /// The key.
-    pub fn key(&self) -> &Key {
-        &self.lease.key
-    }
-
-    /// How long the lease stands without renewal: what was asked for, or what the last `extend` asked for.
-    pub fn ttl(&self) -> Duration {
-        self.lease.ttl()
-    }
-
-    /// The number to pass along with every write; `None` if the store keeps none.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.lease.fencing
+        Self { handle: LeaseHandle { lease } }
     }
 
     /// The secret that names this acquisition, for another process that is to act on the lease while this guard holds
@@ -70,50 +60,18 @@ impl LockGuard {
 
     /// When the lease was acquired, by the wall clock.
     pub fn acquired_at(&self) -> SystemTime {
-        self.lease.acquired_at
-    }
-
-    /// How long the lease may still be assumed if no renewal is confirmed; zero once it is lost.
-    ///
-    /// Local and exact: some tens of nanoseconds, no store is asked.
-    pub fn remaining(&self) -> Duration {
-        self.lease.remaining()
-    }
-
-    /// Whether the lease may be assumed at this moment.
-    ///
-    /// Local and exact, as [`remaining`](Self::remaining). Call it before each step that must not overlap.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotHeld`], with [`Error::lost_reason`].
-    pub fn check(&self) -> Result<()> {
-        self.lease.check()
-    }
-
-    /// Resolves when the lease is lost, whatever the network does: at the local deadline at the latest, and within a
-    /// second after the machine was suspended beyond it.
-    ///
-    /// # Errors
-    ///
-    /// None: it answers with the reason.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost if the future is dropped.
-    pub async fn lost(&self) -> LostReason {
-        self.lease.until_lost().await
+        self.handle.lease.acquired_at
     }
 
     /// A cheap, cloneable view of this lease, for tasks that check it.
     pub fn handle(&self) -> LeaseHandle {
-        LeaseHandle { lease: Arc::clone(&self.lease) }
+        self.handle.clone()
     }
 
     /// Stops the background renewal: the lease ends at its present deadline unless extended by hand.
     pub fn stop_renewal(&self) {
-        self.lease.stop_renewing();
-        self.lease.engine.renewals.reschedule(&self.lease, self.lease.acquired);
+        self.handle.lease.stop_renewing();
+        self.handle.lease.engine.renewals.reschedule(&self.handle.lease, self.handle.lease.acquired);
     }
 
     /// Pushes the end out to at least `ttl` from now, and renews with this ttl from then on.
@@ -131,8 +89,10 @@ impl LockGuard {
     ///
     /// If dropped, the lease may stand longer in the store than this guard assumes; nothing else.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        let lease = &self.lease;
-        let ttl = lease.engine.check_ttl(ttl)?;
+        let lease = &self.handle.lease;
+        let engine = &lease.engine;
+        let ttl =
+            engine.check_ttl(ttl).map_err(|error| engine.in_context(error, Operation::Extend, Some(&lease.key)))?;
         self.prolong(Some(ttl), None, || {
             lease.use_ttl(ttl);
             Ok(())
@@ -170,7 +130,7 @@ impl LockGuard {
     ///
     /// If dropped, the lease is given back in the background.
     pub async fn release(self) -> Result<()> {
-        release(&self.lease).await
+        release(&self.handle.lease).await
     }
 
     /// Leaves the lease standing until its ttl, whatever becomes of this process; the guard ends.
@@ -203,15 +163,13 @@ impl LockGuard {
     ///
     /// If dropped, the guard is as it was before; the store may no longer free the lease early if this process dies.
     pub async fn hand_over(&self) -> Result<OwnerToken> {
-        let lease = &self.lease;
-        let capabilities = lease.engine.capabilities();
-        if !capabilities.hand_over || capabilities.expiry == Expiry::Session {
-            let error = Error::new(ErrorKind::Unsupported, "its leases cannot outlive their connection or process");
-            return Err(lease.in_context(error, Operation::Transfer));
-        }
+        let lease = &self.handle.lease;
+        let engine = &lease.engine;
+        let can = engine.check_hand_over();
+        can.map_err(|error| engine.in_context(error, Operation::Transfer, Some(&lease.key)))?;
         self.prolong(None, Some(Tie::Nothing), || {
             lease.end(LostReason::HandedOver).map_err(|reason| lease.not_held(reason))?;
-            lease.engine.renewals.leave(lease);
+            engine.renewals.leave(lease);
             Ok(())
         })
         .await?;
@@ -225,34 +183,51 @@ impl LockGuard {
         tie: Option<Tie>,
         then: impl FnOnce() -> Result<()> + Send,
     ) -> Result<()> {
-        let lease = &self.lease;
-        let in_context = |error| lease.in_context(error, Operation::Extend);
-        lease.check().map_err(in_context)?;
-        if lease.engine.is_forked() {
-            return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
+        let lease = &self.handle.lease;
+        let span = tracing::debug_span!("lock.extend", key = lease.key.name(), store = lease.engine.store().name());
+        let prolonged = self.confirm_extend(ttl, tie, then).instrument(span).await;
+        lease.engine.reported(prolonged, Operation::Extend, Some(&lease.key))
+    }
+
+    async fn confirm_extend(
+        &self,
+        ttl: Option<Duration>,
+        tie: Option<Tie>,
+        then: impl FnOnce() -> Result<()> + Send,
+    ) -> Result<()> {
+        let lease = &self.handle.lease;
+        let engine = &lease.engine;
+        lease.check()?;
+        if engine.is_forked() {
+            return Err(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process"));
         }
         let reserved = tokio::select! {
             reserved = lease.reserve() => reserved,
-            reason = lease.until_lost() => return Err(in_context(lease.not_held(reason))),
+            reason = lease.until_lost() => return Err(lease.not_held(reason)),
         };
         // It may have been lost while an earlier operation was under way.
-        lease.check().map_err(in_context)?;
+        lease.check()?;
         let ttl = ttl.unwrap_or_else(|| lease.ttl());
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
         claim.tie = tie;
-        let (sent, grant) = extend(&lease.engine, &claim).await;
-        let Some(grant) = grant.inspect_err(|error| lease.engine.failed(Operation::Extend, Some(&lease.key), error))?
-        else {
+        // No renewal is sent meanwhile, so there has to be time for another attempt before the deadline.
+        let limit = engine.limit(ttl).min(lease.limit()).min(lease.remaining() / 3);
+        let (sent, grant) = tokio::select! {
+            biased;
+            answer = extend(engine, &claim, limit) => answer,
+            reason = lease.until_lost() => return Err(lease.not_held(reason)),
+        };
+        let Some(grant) = grant? else {
             // If the lease ended otherwise meanwhile, that reason stays.
             let reason = lease.end(LostReason::NotHeld).err().unwrap_or(LostReason::NotHeld);
-            lease.engine.renewals.leave(lease);
-            return Err(in_context(lease.not_held(reason)));
+            engine.renewals.leave(lease);
+            return Err(lease.not_held(reason));
         };
         if !lease.confirm(sent, ttl, &grant) {
-            lease.check().map_err(in_context)?;
+            lease.check()?;
         }
-        then().map_err(in_context)?;
-        lease.engine.renewals.reschedule(lease, sent);
+        then()?;
+        engine.renewals.reschedule(lease, sent);
         drop(reserved);
         Ok(())
     }
@@ -260,7 +235,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        let lease = &self.lease;
+        let lease = &self.handle.lease;
         if lease.given_back.load(Ordering::Acquire) || lease.engine.is_forked() {
             return;
         }
@@ -275,15 +250,24 @@ impl Drop for LockGuard {
     }
 }
 
+impl Deref for LockGuard {
+    type Target = LeaseHandle;
+
+    fn deref(&self) -> &LeaseHandle {
+        &self.handle
+    }
+}
+
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug(&self.lease, f, "LockGuard")
+        self.handle.fields(f.debug_struct("LockGuard"))
     }
 }
 
 /// A cheap, cloneable view of a held lease, for the work that runs under it.
 ///
-/// It does not hold the lease: when the guard or the scope ends, [`check`](Self::check) says so.
+/// It does not hold the lease: when the guard or the scope ends, [`check`](Self::check) says so. A [`LockGuard`] has
+/// all of its methods.
 #[derive(Clone)]
 pub struct LeaseHandle {
     lease: Arc<Lease>,
@@ -295,7 +279,7 @@ impl LeaseHandle {
         &self.lease.key
     }
 
-    /// How long the lease stands without renewal.
+    /// How long the lease stands without renewal: what was asked for, or what the last `extend` asked for.
     pub fn ttl(&self) -> Duration {
         self.lease.ttl()
     }
@@ -305,12 +289,16 @@ impl LeaseHandle {
         self.lease.fencing
     }
 
-    /// How long the lease may still be assumed; see [`LockGuard::remaining`].
+    /// How long the lease may still be assumed if no renewal is confirmed; zero once it is lost.
+    ///
+    /// Local and exact: some tens of nanoseconds, no store is asked.
     pub fn remaining(&self) -> Duration {
         self.lease.remaining()
     }
 
-    /// Whether the lease may be assumed at this moment; see [`LockGuard::check`].
+    /// Whether the lease may be assumed at this moment.
+    ///
+    /// Local and exact, as [`remaining`](Self::remaining). Call it before each step that must not overlap.
     ///
     /// # Errors
     ///
@@ -319,7 +307,8 @@ impl LeaseHandle {
         self.lease.check()
     }
 
-    /// Resolves when the lease is lost; see [`LockGuard::lost`].
+    /// Resolves when the lease is lost, whatever the network does: at the local deadline at the latest, and within a
+    /// second after the machine was suspended beyond it.
     ///
     /// # Errors
     ///
@@ -331,124 +320,16 @@ impl LeaseHandle {
     pub async fn lost(&self) -> LostReason {
         self.lease.until_lost().await
     }
+
+    fn fields(&self, mut debug: fmt::DebugStruct<'_, '_>) -> fmt::Result {
+        let Lease { key, fencing, .. } = &*self.lease;
+        debug.field("key", key).field("fencing", fencing).field("ttl", &self.ttl());
+        debug.field("lost", &self.lease.known_lost()).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for LeaseHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug(&self.lease, f, "LeaseHandle")
-    }
-}
-
-fn debug(lease: &Lease, f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-    f.debug_struct(name)
-        .field("key", &lease.key)
-        .field("fencing", &lease.fencing)
-        .field("ttl", &lease.ttl())
-        .field("lost", &lease.known_lost())
-        .finish_non_exhaustive()
-}
-
-/// One extend of one claim, repeated while its outcome is unknown.
-pub(crate) async fn extend(
-    engine: &crate::engine::Engine,
-    claim: &Claim<'_>,
-) -> (crate::clock::Moment, Result<Option<Grant>>) {
-    let mut unsettled = 0;
-    let limit = engine.limit(claim.ttl);
-    engine
-        .settle(Operation::Extend, claim.key, limit, &mut unsettled, || async move {
-            let answers = engine.store().extend(std::slice::from_ref(claim)).await?;
-            answers.into_iter().next().unwrap_or_else(|| {
-                Err(Error::new(ErrorKind::Indeterminate, "the store answered no claim although it was asked one"))
-            })
-        })
-        .await
-}
-
-/// What ending a lease by its holder leaves to do in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// Give it back: it was valid until now.
-    InTime,
-    /// Give back what may still stand: it was lost before, for this reason.
-    Late(LostReason),
-    /// It was given back, handed over, or is to be left standing.
-    Nothing,
-}
-
-/// Ends the lease before anything is sent, and stops its renewal.
-pub(crate) fn end_by_holder(lease: &Arc<Lease>) -> Ended {
-    let ended = lease.end(LostReason::Released);
-    lease.engine.renewals.leave(lease);
-    if lease.given_back.swap(true, Ordering::AcqRel) {
-        return Ended::Nothing;
-    }
-    match ended {
-        Ok(()) => Ended::InTime,
-        Err(LostReason::Released | LostReason::HandedOver) => Ended::Nothing,
-        Err(LostReason::Closed) if lease.engine.closing() == Some(Close::LeaveToTtl) => Ended::Nothing,
-        Err(reason) => Ended::Late(reason),
-    }
-}
-
-/// Ends the lease and gives it back.
-pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
-    let engine = &lease.engine;
-    let in_context = |error| lease.in_context(error, Operation::Release);
-    if engine.is_forked() {
-        return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
-    }
-    // Closing waits until the request is answered or repeated in the background; taken before the lease leaves the
-    // registry, where closing looks for it.
-    let ticket = engine.background.ticket();
-    let ended = end_by_holder(lease);
-    let released = match ended {
-        Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
-        Ended::InTime => send_release(lease, None).await,
-        Ended::Late(reason) => send_release(lease, Some(reason)).await,
-    };
-    let held = engine.clock.now().since(lease.acquired);
-    let failed = released.as_ref().err().map(Error::kind);
-    if let Err(error) = &released {
-        tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
-    }
-    engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
-    drop(ticket);
-    released.map_err(in_context)
-}
-
-async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()> {
-    let engine = &lease.engine;
-    let mut undo = crate::undo::Undo::new(target(lease));
-    undo.stands = true;
-    undo.unsettled = lease.unsettled;
-    let mut sends_unanswered = 0;
-    let (_, found) = engine
-        .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {
-            engine.store().release(&lease.key, &lease.owner)
-        })
-        .await;
-    if found.is_ok() {
-        engine.lines.ring(&lease.key);
-        if undo.unsettled == 0 {
-            undo.disarm();
-        }
-    }
-    if let Some(reason) = lost {
-        // This is what the caller has to know, whatever came of the request.
-        return Err(lease.not_held(reason));
-    }
-    // A repeat finds nothing where the first request was applied and its answer lost.
-    if found? || sends_unanswered > 0 { Ok(()) } else { Err(lease.not_held(LostReason::NotHeld)) }
-}
-
-pub(crate) fn target(lease: &Arc<Lease>) -> Target {
-    Target {
-        engine: Arc::clone(&lease.engine),
-        key: lease.key.clone(),
-        owner: lease.owner.clone(),
-        ttl: lease.ttl(),
-        back_to: None,
-        ticket: None,
+        self.fields(f.debug_struct("LeaseHandle"))
     }
 }

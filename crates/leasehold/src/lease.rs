@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
 
 use crate::clock::{Moment, wall_now};
-use crate::engine::Engine;
+use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::observe::{Event, Lost};
 use crate::options::Renew;
@@ -50,12 +50,24 @@ pub(crate) struct Lease {
 }
 
 /// What a lease is made of, apart from the grant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     pub(crate) renew: Renew,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) unsettled: u32,
+}
+
+impl Terms {
+    /// Whether a grant that was asked for at `sent` came too late to be one.
+    pub(crate) fn is_over(&self, engine: &Engine, sent: Moment, grant: &Grant) -> bool {
+        let until = deadline(engine, sent, self.ttl, grant.validity);
+        engine.clock.now() >= until.min(self.hold_until(sent))
+    }
+
+    fn hold_until(&self, sent: Moment) -> Moment {
+        self.max_hold.map_or(Moment::FAR, |max_hold| sent + max_hold)
+    }
 }
 
 impl Lease {
@@ -84,7 +96,7 @@ impl Lease {
             renewing: AtomicBool::new(terms.renew != Renew::Off),
             ttl: AtomicU64::new(nanos(terms.ttl)),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
-            hold_until: terms.max_hold.map_or(Moment::FAR, |max| sent + max),
+            hold_until: terms.hold_until(sent),
             reason: AtomicU8::new(0),
             ended: Notify::new(),
             busy: AtomicBool::new(false),
@@ -111,10 +123,9 @@ impl Lease {
 
     /// How long after a request was sent the next renewal is due; `None` = it is not renewed.
     pub(crate) fn renewal_interval(&self) -> Option<Duration> {
-        if !self.renewing.load(Ordering::Acquire) {
-            return None;
-        }
-        self.renew.interval(self.ttl())
+        // A renewal cannot move the end beyond the longest holding time.
+        let useful = self.stands_until() < self.hold_until;
+        if useful && self.renewing.load(Ordering::Acquire) { self.renew.interval(self.ttl()) } else { None }
     }
 
     pub(crate) fn stop_renewing(&self) {
@@ -244,7 +255,7 @@ impl Lease {
         self.ended.notify_waiters();
         if !matches!(reason, LostReason::Released | LostReason::HandedOver) {
             let held = self.engine.clock.now().since(self.acquired);
-            tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost");
+            log(|| tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost"));
             self.engine.observe(&Event::Lost(Lost { key: &self.key, reason, held }));
         }
         reason
@@ -267,7 +278,7 @@ impl Drop for Reserved {
 }
 
 /// Until when a lease may be assumed: counted from before the request was sent, never from the reply.
-pub(crate) fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
+fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
     sent + ttl.min(validity) - engine.settings.margin.of(ttl)
 }
 

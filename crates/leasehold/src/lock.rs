@@ -8,16 +8,17 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::guard::{LeaseHandle, LockGuard, extend};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::guard::{LeaseHandle, LockGuard};
 use crate::holder;
-use crate::lease::{Lease, Terms, deadline};
+use crate::lease::{Lease, Terms};
 use crate::options::{Renew, Wait};
 use crate::scoped::{self, Ran};
-use crate::store::{Claim, Expiry, Holder, HolderInfo, Tie};
-use crate::types::{Key, OwnerToken};
-use crate::undo::{Target, Undo};
-use crate::wait::{Request, adopt};
+use crate::store::{Holder, HolderInfo};
+use crate::types::Key;
+use crate::wait::Request;
+
+mod by_owner;
 
 /// A named lock, with its options; nothing is asked until one of the async methods is polled.
 ///
@@ -110,9 +111,9 @@ impl Lock {
 
     /// Waits at most `wait`, and asks for the last time at the deadline; `None` = still held by somebody else.
     ///
-    /// Waiters for one key in one manager are served in the order of their calls, and only the first of them asks the
+    /// Waiters for one key in one manager are served in the order in which they were first polled, and only the first of them asks the
     /// store; one behind it that has an answer of those times out without asking. Only contention is waited for. A
-    /// store that does not answer can take up to two operation limits longer (5 s each, or a sixth of the ttl).
+    /// store that does not answer can take up to four operation limits longer (5 s each, or a sixth of the ttl).
     ///
     /// A future that is neither polled nor dropped keeps those behind it waiting.
     ///
@@ -181,76 +182,6 @@ impl Lock {
         }
     }
 
-    /// Takes on a lease that was handed over, under a new owner token and a higher fencing token: the token it came
-    /// with is dead from then on, and exactly one of two resumers wins.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Unsupported`] on stores whose
-    /// leases cannot be handed over; else as [`try_acquire`](Self::try_acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the lease goes back, in the background, to the token it came with, for the ttl of this lock.
-    pub async fn resume(&self, owner: &OwnerToken) -> Result<LockGuard> {
-        let key = self.key()?;
-        let resumed = self.transfer_from(key, owner).await.map(LockGuard::new);
-        resumed.map_err(|error| {
-            self.engine.failed(Operation::Transfer, Some(key), &error);
-            self.engine.in_context(error, Operation::Transfer, Some(key))
-        })
-    }
-
-    /// Gives back the lease that `owner` holds, without taking it on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Indeterminate`] also if it
-    /// does not hold it now, but an earlier request of this call got no answer; else as
-    /// [`try_acquire`](Self::try_acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the lease may or may not be given back.
-    pub async fn release_by(&self, owner: &OwnerToken) -> Result<()> {
-        let (engine, key) = (&self.engine, self.key()?);
-        engine.check_open()?;
-        let limit = engine.limit(engine.check_ttl(self.ttl)?);
-        let mut unanswered = 0;
-        let release = || engine.store().release(key, owner);
-        let (_, found) = engine.settle(Operation::Release, key, limit, &mut unanswered, release).await;
-        if found? {
-            engine.lines.ring(key);
-            return Ok(());
-        }
-        if unanswered > 0 {
-            // The first request may have given it back, or the token never held it.
-            let error = Error::new(ErrorKind::Indeterminate, "the first answer was lost, and now it is not held");
-            return Err(engine.in_context(error, Operation::Release, Some(key)));
-        }
-        Err(self.not_held(key, Operation::Release))
-    }
-
-    /// Pushes the end of the lease that `owner` holds out to at least `ttl` from now, without taking it on.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); else as
-    /// [`try_acquire`](Self::try_acquire).
-    ///
-    /// # Cancel safety
-    ///
-    /// If dropped, the lease may or may not be extended.
-    pub async fn extend_by(&self, owner: &OwnerToken, ttl: Duration) -> Result<()> {
-        let (engine, key) = (&self.engine, self.key()?);
-        engine.check_open()?;
-        let ttl = engine.check_ttl(ttl)?;
-        match extend(engine, &Claim::new(key, owner, ttl)).await.1? {
-            Some(_) => Ok(()),
-            None => Err(self.not_held(key, Operation::Extend)),
-        }
-    }
-
     /// Who holds it, if anybody.
     ///
     /// # Errors
@@ -261,10 +192,7 @@ impl Lock {
     ///
     /// Nothing is changed if the future is dropped.
     pub async fn holder(&self) -> Result<Option<Holder>> {
-        let (engine, key) = (&self.engine, self.key()?);
-        engine.check_open()?;
-        let asked = engine.ask(Operation::Inspect, Some(key), engine.read_limit(), engine.store().inspect(key)).await;
-        asked.map(|inspection| inspection.holders.into_iter().next())
+        Ok(self.engine.inspect(self.key()?).await?.holders.into_iter().next())
     }
 
     async fn acquire_with(&self, wait: Wait) -> Result<Option<LockGuard>> {
@@ -273,55 +201,20 @@ impl Lock {
 
     async fn acquire_lease(&self, wait: Wait) -> Result<Option<Arc<Lease>>> {
         let (engine, key) = (&self.engine, self.key()?);
-        let ttl = engine.check_ttl(self.ttl)?;
-        self.renew.check(ttl)?;
-        let request =
-            Request { engine, key, ttl, renew: self.renew, max_hold: self.max_hold, holder: self.holder.as_ref() };
+        let terms = self.terms().map_err(|error| engine.in_context(error, Operation::Acquire, Some(key)))?;
+        let request = Request { engine, key, terms, holder: self.holder.as_ref() };
         let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
         request.acquire(wait).instrument(span).await
     }
 
-    async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
-        let engine = &self.engine;
-        // Closing waits until the request is answered or undone.
-        let _ticket = engine.background.ticket();
-        engine.check_open()?;
-        let ttl = engine.check_ttl(self.ttl)?;
+    /// The ttl and the rest, checked.
+    fn terms(&self) -> Result<Terms> {
+        let ttl = self.engine.check_ttl(self.ttl)?;
         self.renew.check(ttl)?;
-        let capabilities = engine.capabilities();
-        if !capabilities.hand_over || capabilities.expiry == Expiry::Session {
-            return Err(Error::new(ErrorKind::Unsupported, "its leases cannot be handed over"));
+        if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "invalid longest holding time: it must be positive"));
         }
-        let owner = OwnerToken::mint()?;
-        let mut undo = Undo::new(Target {
-            engine: Arc::clone(engine),
-            key: key.clone(),
-            owner: owner.clone(),
-            ttl,
-            back_to: Some(from.clone()),
-            ticket: None,
-        });
-        let mut claim = Claim::new(key, &owner, ttl).tie(Tie::Process);
-        claim.holder = self.holder.as_ref();
-        let limit = engine.limit(ttl);
-        let unsettled = &mut undo.unsettled;
-        let (sent, grant) = engine
-            .settle_while_open(Operation::Transfer, key, limit, unsettled, || engine.store().transfer(from, &claim))
-            .await;
-        let Some(grant) = grant? else {
-            return Err(self.not_held(key, Operation::Transfer));
-        };
-        undo.stands = true;
-        if engine.clock.now() >= deadline(engine, sent, ttl, grant.validity) {
-            return Err(Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and goes back"));
-        }
-        let unsettled = undo.unsettled;
-        adopt(undo, sent, grant, &Terms { ttl, renew: self.renew, max_hold: self.max_hold, unsettled })
-    }
-
-    fn not_held(&self, key: &Key, operation: Operation) -> Error {
-        let error = Error::lost(ErrorKind::NotHeld, LostReason::NotHeld);
-        self.engine.in_context(error, operation, Some(key))
+        Ok(Terms { ttl, renew: self.renew, max_hold: self.max_hold, unsettled: 0 })
     }
 }
 

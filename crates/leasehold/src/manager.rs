@@ -5,23 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::engine::{DEFAULT_OPERATION_LIMIT, Engine, Settings};
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::guard::{LeaseHandle, target};
-use crate::holder;
+use crate::guard::LeaseHandle;
 use crate::lock::Lock;
-use crate::observe::{Observer, Silent};
-use crate::options::{Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Margin, Renew, Wait};
+use crate::options::{Close, Wait};
+use crate::release::target;
 use crate::scoped::Ran;
-use crate::store::{
-    Capabilities, Fencing, Holder, HolderInfo, Inspection, Listing, Page, Probe, Removed, Scope, SharedStore,
-};
-use crate::types::{DEFAULT_NAMESPACE, Key, OwnerToken, check_namespace};
+use crate::store::{Capabilities, Holder, Inspection, Listing, Page, Probe, Removed, Scope, SharedStore};
+use crate::types::{Key, OwnerToken};
 use crate::undo::late_requests;
+
+mod builder;
+
+pub use self::builder::LockManagerBuilder;
 
 /// How long closing waits for running work to stop and for releases to be answered.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The most entries of one page of a listing; a larger limit means this one.
+const MAX_PAGE: usize = 10_000;
 
 /// Named locks over one store.
 ///
@@ -52,25 +55,7 @@ impl LockManager {
 
     /// A manager with options.
     pub fn builder(store: impl Into<SharedStore>) -> LockManagerBuilder {
-        LockManagerBuilder {
-            store: store.into(),
-            clock: Clock::system(),
-            observer: Arc::new(Silent),
-            settings: Settings {
-                namespace: DEFAULT_NAMESPACE.to_owned(),
-                ttl: DEFAULT_TTL,
-                renew: Renew::Automatic,
-                wait: Wait::Forever,
-                backoff: Backoff::default(),
-                margin: Margin::default(),
-                operation_limit: DEFAULT_OPERATION_LIMIT,
-                max_hold: None,
-                max_waiters: DEFAULT_MAX_WAITERS,
-                holder: Some(Arc::new(holder::this_process())),
-            },
-            scope: Scope::None,
-            fencing: Fencing::None,
-        }
+        LockManagerBuilder::new(store.into())
     }
 
     /// A manager on the store that a URL names: `sqlite:///path`, `memory:`, ...
@@ -147,9 +132,7 @@ impl LockManager {
     ///
     /// Nothing is changed if the future is dropped.
     pub async fn inspect(&self, name: &str) -> Result<Inspection> {
-        let (engine, key) = (&self.engine, self.key(name)?);
-        engine.check_open()?;
-        engine.ask(Operation::Inspect, Some(&key), engine.read_limit(), engine.store().inspect(&key)).await
+        self.engine.inspect(&self.key(name)?).await
     }
 
     /// Which locks of this namespace, with names that start with `prefix`, are held.
@@ -166,12 +149,7 @@ impl LockManager {
     /// Nothing is changed if the future is dropped.
     pub async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
         let engine = &self.engine;
-        engine.check_open()?;
-        let prefix = match self.namespace() {
-            "" => prefix.to_owned(),
-            namespace => format!("{namespace}:{prefix}"),
-        };
-        engine.ask(Operation::List, None, engine.read_limit(), engine.store().list(&prefix, page)).await
+        engine.reported(self.list_page(prefix, page).await, Operation::List, None)
     }
 
     /// Removes a lease, whoever holds it; with `expected` only if that owner does. For operators: the holder may still
@@ -186,9 +164,14 @@ impl LockManager {
     /// If dropped, the lease may or may not be removed.
     pub async fn force_release(&self, name: &str, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let (engine, key) = (&self.engine, self.key(name)?);
-        engine.check_open()?;
-        let removal = engine.store().force_release(&key, expected);
-        let removed = engine.ask(Operation::ForceRelease, Some(&key), engine.read_limit(), removal).await?;
+        let removed = match engine.check_open() {
+            Ok(()) => {
+                let removal = engine.store().force_release(&key, expected);
+                engine.ask(Operation::ForceRelease, Some(&key), engine.read_limit(), removal).await
+            }
+            Err(error) => Err(error),
+        };
+        let removed = engine.reported(removed, Operation::ForceRelease, Some(&key))?;
         tracing::warn!(key = key.name(), removed = removed.is_some(), "force release");
         engine.lines.ring(&key);
         Ok(removed)
@@ -220,8 +203,11 @@ impl LockManager {
     /// Nothing is changed if the future is dropped.
     pub async fn probe(&self) -> Result<Probe> {
         let engine = &self.engine;
-        engine.check_open()?;
-        engine.ask(Operation::Probe, None, engine.read_limit(), engine.store().probe()).await
+        let probed = match engine.check_open() {
+            Ok(()) => engine.ask(Operation::Probe, None, engine.read_limit(), engine.store().probe()).await,
+            Err(error) => Err(error),
+        };
+        engine.reported(probed, Operation::Probe, None)
     }
 
     /// Closes this manager and all its clones: waiters and new calls get [`ErrorKind::Closed`], held leases are lost
@@ -230,12 +216,13 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if not everything was given back, or answered in time; its ttl ends what was not.
-    /// [`ErrorKind::Closed`] in a forked child, where nothing is done.
+    /// [`ErrorKind::Indeterminate`] if not everything was given back, or answered in time; its ttl ends what was not.
+    /// What the store says if it could not be closed; [`ErrorKind::Closed`] in a forked child, where nothing is done.
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the manager is closed all the same; only nobody waits for the background work.
+    /// If dropped, the manager is closed all the same, but nobody waits for the background work, and the store may stay
+    /// open until it is called again. Called from within work under a lease it ends that work, and so itself.
     pub async fn close(&self, mode: Close) -> Result<()> {
         let engine = &self.engine;
         if engine.is_forked() {
@@ -258,13 +245,11 @@ impl LockManager {
             engine.renewals.leave(&lease);
         }
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
-        if engine.leave_store() {
-            engine.ask(Operation::Close, None, engine.read_limit(), engine.store().close()).await?;
-        }
+        engine.leave_store().await?;
         if idle.is_ok() && engine.background.given_up() == given_up {
             return Ok(());
         }
-        let error = Error::new(ErrorKind::Unavailable, "not every lease could be given back: its ttl ends it");
+        let error = Error::new(ErrorKind::Indeterminate, "not every lease could be given back: its ttl ends it");
         Err(engine.in_context(error, Operation::Close, None))
     }
 
@@ -303,6 +288,20 @@ impl LockManager {
         &self.engine
     }
 
+    async fn list_page(&self, prefix: &str, mut page: Page) -> Result<Listing> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        if page.limit == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "invalid page: its limit must be at least 1"));
+        }
+        page.limit = page.limit.min(MAX_PAGE);
+        let prefix = match self.namespace() {
+            "" => prefix.to_owned(),
+            namespace => format!("{namespace}:{prefix}"),
+        };
+        engine.ask(Operation::List, None, engine.read_limit(), engine.store().list(&prefix, page)).await
+    }
+
     fn key(&self, name: &str) -> Result<Key> {
         Key::new(self.namespace(), name)
     }
@@ -314,151 +313,6 @@ impl fmt::Debug for LockManager {
             .field("store", &self.store_name())
             .field("namespace", &self.namespace())
             .finish_non_exhaustive()
-    }
-}
-
-/// Options of a [`LockManager`].
-#[derive(Debug)]
-#[must_use = "nothing happens until `build`"]
-pub struct LockManagerBuilder {
-    store: SharedStore,
-    clock: Clock,
-    observer: Arc<dyn Observer>,
-    settings: Settings,
-    scope: Scope,
-    fencing: Fencing,
-}
-
-impl LockManagerBuilder {
-    /// Sets the namespace of all keys: at most 64 of `A-Z a-z 0-9 . _ -`; empty = keys are stored as they are.
-    pub fn namespace(mut self, namespace: &str) -> Self {
-        namespace.clone_into(&mut self.settings.namespace);
-        self
-    }
-
-    /// Sets the ttl of locks that set none.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = ttl;
-        self
-    }
-
-    /// Sets when leases are renewed whose lock does not say so.
-    pub fn renew(mut self, renew: Renew) -> Self {
-        self.settings.renew = renew;
-        self
-    }
-
-    /// Sets how long [`Lock::run`] waits on locks that do not say so.
-    pub fn wait(mut self, wait: Wait) -> Self {
-        self.settings.wait = wait;
-        self
-    }
-
-    /// Sets how polling slows down.
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.settings.backoff = backoff;
-        self
-    }
-
-    /// Sets what is taken off local deadlines.
-    pub fn margin(mut self, margin: Margin) -> Self {
-        self.settings.margin = margin;
-        self
-    }
-
-    /// Sets the longest time of a single store operation; a sixth of the ttl limits it further.
-    pub fn operation_limit(mut self, limit: Duration) -> Self {
-        self.settings.operation_limit = limit;
-        self
-    }
-
-    /// Sets how many waiters may stand in line for one key.
-    pub fn max_waiters(mut self, max_waiters: usize) -> Self {
-        self.settings.max_waiters = max_waiters;
-        self
-    }
-
-    /// Sets after which time a lease counts as lost even though it could be renewed.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.settings.max_hold = Some(max_hold);
-        self
-    }
-
-    /// Sets the clock by which leases are judged.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Sets who is told of every event.
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
-        self
-    }
-
-    /// Sets what people may read about the holder, in place of host, process id and program name.
-    pub fn holder_info(mut self, info: HolderInfo) -> Self {
-        self.settings.holder = Some(Arc::new(holder::tidied(info)));
-        self
-    }
-
-    /// Tells nothing about the holder, not even a reason or label given later.
-    pub fn without_holder_info(mut self) -> Self {
-        self.settings.holder = None;
-        self
-    }
-
-    /// Refuses a store whose exclusion does not reach as far as `scope`.
-    pub fn require_scope(mut self, scope: Scope) -> Self {
-        self.scope = scope;
-        self
-    }
-
-    /// Refuses a store whose fencing tokens cannot be trusted as far as `fencing`.
-    pub fn require_fencing(mut self, fencing: Fencing) -> Self {
-        self.fencing = fencing;
-        self
-    }
-
-    /// The manager.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] if the store does not reach or fence as far as required;
-    /// [`ErrorKind::InvalidConfig`] for a malformed namespace or an operation limit or number of waiters of zero;
-    /// [`ErrorKind::InvalidInput`] for a ttl or renewal interval out of range.
-    pub fn build(self) -> Result<LockManager> {
-        let store = self.store.store();
-        let capabilities = store.capabilities();
-        let refuse =
-            |kind, message: String| Err(Error::new(kind, message).during(Operation::Connect).on_store(store.name()));
-        if capabilities.scope < self.scope {
-            return refuse(
-                ErrorKind::Unsupported,
-                format!("its exclusion reaches as far as \"{}\", required is \"{}\"", capabilities.scope, self.scope),
-            );
-        }
-        if capabilities.fencing < self.fencing {
-            return refuse(
-                ErrorKind::Unsupported,
-                format!("its fencing is {:?}, required is {:?}", capabilities.fencing, self.fencing),
-            );
-        }
-        check_namespace(&self.settings.namespace)?;
-        if self.settings.operation_limit.is_zero() || self.settings.max_waiters == 0 {
-            return refuse(
-                ErrorKind::InvalidConfig,
-                "operation limit and number of waiters must be positive".to_owned(),
-            );
-        }
-        let manager = self.assemble();
-        let ttl = manager.engine.check_ttl(manager.ttl())?;
-        manager.engine.settings.renew.check(ttl)?;
-        Ok(manager)
-    }
-
-    fn assemble(self) -> LockManager {
-        LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
     }
 }
 

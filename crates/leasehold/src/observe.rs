@@ -16,9 +16,8 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
 }
 
 /// An observer that does nothing; the default.
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct Silent;
+#[derive(Debug)]
+pub(crate) struct Silent;
 
 impl Observer for Silent {
     fn observe(&self, _: &Event<'_>) {}

@@ -168,7 +168,10 @@ impl Jitter {
     }
 
     fn share(&self) -> f64 {
-        self.0.as_ref().map_or_else(fastrand::f64, |share| share().clamp(0.0, 1.0))
+        self.0.as_ref().map_or_else(fastrand::f64, |share| {
+            let share = share();
+            if share.is_nan() { 0.0 } else { share.clamp(0.0, 1.0) }
+        })
     }
 }
 

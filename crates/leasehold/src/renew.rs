@@ -41,7 +41,7 @@ pub(crate) struct Renewals {
 #[derive(Debug, Default)]
 struct State {
     leases: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Until when the task sleeps; the origin while it is at work.
+    /// Until when the task sleeps; `None` while it was told to look again.
     sleeps_until: Option<Moment>,
     running: bool,
     closed: bool,

@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::guard::{LeaseHandle, LockGuard, release};
+use crate::guard::{LeaseHandle, LockGuard};
 use crate::lease::Lease;
+use crate::release::release;
 
 /// What came of work that ran to its end under a lease.
 #[non_exhaustive]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::background::Ticket;
-use crate::engine::Engine;
+use crate::engine::{Engine, log};
 use crate::error::{Operation, Result};
 use crate::store::{Claim, Tie};
 use crate::types::{Key, OwnerToken};
@@ -63,9 +63,8 @@ impl Undo {
         self.target = None;
     }
 
-    /// Gives what is known of the target to the lease that came of it.
-    pub(crate) fn into_target(mut self) -> Option<Target> {
-        self.target.take()
+    pub(crate) fn target(&self) -> Option<&Target> {
+        self.target.as_ref()
     }
 }
 
@@ -124,7 +123,7 @@ impl Target {
             }
         }
         if !answered {
-            tracing::warn!(key = self.key.name(), "a lease could not be given back: its ttl ends it");
+            log(|| tracing::warn!(key = self.key.name(), "a lease could not be given back: its ttl ends it"));
             self.engine.background.gave_up();
         }
     }

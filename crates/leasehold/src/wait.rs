@@ -4,24 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::engine::Engine;
+use crate::engine::{Engine, closed_error};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::lease::{Lease, Terms, deadline};
+use crate::lease::{Lease, Terms};
 use crate::line::{Standing, Turn};
 use crate::observe::{Acquired, Contended, Event};
-use crate::options::{Pauses, Renew, Wait};
+use crate::options::{Pauses, Wait};
 use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
 use crate::types::{Key, OwnerToken};
-use crate::undo::{Target, Undo, late_requests};
+use crate::undo::{Target, Undo};
 
 /// One call for a lease.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) key: &'a Key,
-    pub(crate) ttl: Duration,
-    pub(crate) renew: Renew,
-    pub(crate) max_hold: Option<Duration>,
+    pub(crate) terms: Terms,
     pub(crate) holder: Option<&'a Arc<HolderInfo>>,
 }
 
@@ -71,7 +69,7 @@ impl Request<'_> {
                 Standing::Answered if due => return Ok(None),
                 Standing::Unanswered if due => {
                     if look_at == until {
-                        look_at = Some(now + engine.limit(self.ttl));
+                        look_at = Some(now + engine.limit(self.terms.ttl));
                         turn.urge();
                     } else if look_at.is_some_and(|look_at| now >= look_at) {
                         return Err(Error::new(ErrorKind::Unavailable, "no answer within the operation limit"));
@@ -102,13 +100,14 @@ impl Request<'_> {
             engine: Arc::clone(engine),
             key: self.key.clone(),
             owner: owner.clone(),
-            ttl: self.ttl,
+            ttl: self.terms.ttl,
             back_to: None,
             ticket: None,
         });
         let mut armed: Option<Armed> = None;
         let mut naps = None;
         loop {
+            engine.check_open()?;
             undo.hold_up_closing();
             engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
@@ -119,10 +118,10 @@ impl Request<'_> {
                 Ok(Attempt::Contended(contention)) => contention,
                 Ok(Attempt::Acquired(grant)) => {
                     undo.stands = true;
-                    if engine.clock.now() >= deadline(engine, sent, self.ttl, grant.validity) {
+                    if self.terms.is_over(engine, sent, &grant) {
                         // No grant, so no answer for those behind either: the next of them asks.
                         drop(turn);
-                        return Err(give_back(engine, undo, self.key, self.ttl, &owner).await);
+                        return Err(give_back(engine, undo, self.key, self.terms.ttl, &owner).await);
                     }
                     if let Some(question) = question {
                         question.answered();
@@ -156,9 +155,9 @@ impl Request<'_> {
 
     async fn ask_once(&self, owner: &OwnerToken, waits: bool, undo: &mut Undo) -> (Moment, Result<Attempt>) {
         let engine = self.engine;
-        let mut claim = Claim::new(self.key, owner, self.ttl).waits(waits).tie(Tie::Process);
+        let mut claim = Claim::new(self.key, owner, self.terms.ttl).waits(waits).tie(Tie::Process);
         claim.holder = self.holder;
-        let limit = engine.limit(self.ttl);
+        let limit = engine.limit(self.terms.ttl);
         let unsettled = &mut undo.unsettled;
         let ask = || engine.store().acquire(&claim);
         engine.settle_while_open(Operation::Acquire, self.key, limit, unsettled, ask).await
@@ -212,24 +211,24 @@ impl Request<'_> {
     /// Makes a lease of a grant, unless the manager was closed meanwhile.
     fn take(&self, undo: Undo, sent: Moment, grant: Grant) -> Result<Arc<Lease>> {
         self.engine.check_open()?;
-        let unsettled = undo.unsettled;
-        adopt(undo, sent, grant, &Terms { ttl: self.ttl, renew: self.renew, max_hold: self.max_hold, unsettled })
+        let terms = Terms { unsettled: undo.unsettled, ..self.terms.clone() };
+        hold(undo, sent, grant, &terms)
     }
 }
 
-/// Turns an undo into the lease it would have undone, and has it renewed.
-pub(crate) fn adopt(undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Result<Arc<Lease>> {
-    let Some(Target { engine, key, owner, ttl, back_to, ticket }) = undo.into_target() else {
-        return Err(Error::new(ErrorKind::Unavailable, "the grant was given back"));
+/// Turns an undo into the lease it would have undone, and has it looked after.
+pub(crate) fn hold(mut undo: Undo, sent: Moment, grant: Grant, terms: &Terms) -> Result<Arc<Lease>> {
+    let Some(target) = undo.target() else {
+        return Err(closed_error());
     };
-    let lease = Arc::new(Lease::new(Arc::clone(&engine), key.clone(), owner.clone(), sent, grant, terms));
-    if engine.renewals.enter(&lease) {
-        return Ok(lease);
+    let (engine, key, owner) = (Arc::clone(&target.engine), target.key.clone(), target.owner.clone());
+    let lease = Arc::new(Lease::new(Arc::clone(&engine), key, owner, sent, grant, terms));
+    if !engine.renewals.enter(&lease) {
+        // Closed between the question and the answer: the undo gives it back.
+        return Err(closed_error());
     }
-    // Closed between the question and the answer.
-    Target { engine: Arc::clone(&engine), key, owner, ttl, back_to, ticket }
-        .undo_in_background(late_requests(terms.unsettled, true));
-    engine.check_open().and(Err(Error::new(ErrorKind::Closed, "the lock manager was closed")))
+    undo.disarm();
+    Ok(lease)
 }
 
 /// Gives back a grant that came too late to be one.

@@ -6,6 +6,7 @@
 mod bed;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::clock::TimeSource;
 use leasehold::testkit::{Fault, History, Record};
@@ -22,24 +23,29 @@ const TTL: std::time::Duration = ms(600);
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_have_places() {
-    let mut random = seeded();
-    for _ in 0..SEEDS {
-        weather_holds(&Bed::new(), random.fork()).await;
-    }
+    every_weather_holds(Bed::new).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn holders_never_overlap_where_waiters_poll() {
-    let mut random = seeded();
-    for _ in 0..SEEDS {
-        weather_holds(&Bed::polled(), random.fork()).await;
-    }
+    every_weather_holds(Bed::polled).await;
 }
 
-async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
+async fn every_weather_holds(bed: impl Fn() -> Bed) {
+    let mut random = seeded();
+    let mut resumed = 0;
+    for _ in 0..SEEDS {
+        resumed += weather_holds(&bed(), random.fork()).await;
+    }
+    assert!(resumed > 0, "nobody ever took on a lease");
+}
+
+/// Answers how many leases were taken on.
+async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) -> usize {
     let history = Arc::new(History::new());
     let managers: Vec<_> = (0..CLIENTS / 2).map(|_| bed.builder().ttl(TTL).build().unwrap()).collect();
     let tokens = Arc::new(Mutex::new(Vec::new()));
+    let resumed = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let locks = managers[usize::try_from(number / 2).unwrap()].clone();
@@ -48,6 +54,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
                 locks,
                 history: Arc::clone(&history),
                 tokens: Arc::clone(&tokens),
+                resumed: Arc::clone(&resumed),
                 random: random.fork(),
                 number: number * 1_000_000,
             };
@@ -74,6 +81,7 @@ async fn weather_holds(bed: &Bed, mut random: fastrand::Rng) {
     for locks in managers {
         locks.close(Close::Release).await.unwrap();
     }
+    resumed.load(Ordering::Relaxed)
 }
 
 /// Changes what the store does to requests, every now and then.
@@ -107,6 +115,7 @@ struct Client {
     history: Arc<History>,
     /// Leases that somebody handed over.
     tokens: Arc<Mutex<Vec<(String, OwnerToken)>>>,
+    resumed: Arc<AtomicUsize>,
     random: fastrand::Rng,
     number: u64,
 }
@@ -139,7 +148,11 @@ impl Client {
         match self.random.u8(0..4) {
             0 => _ = timeout(patience, lock.release_by(&token)).await,
             1 => _ = timeout(patience, lock.extend_by(&token, TTL)).await,
-            _ => return timeout(patience, lock.resume(&token)).await.ok()?.ok(),
+            _ => {
+                let guard = timeout(patience, lock.resume(&token)).await.ok()?.ok()?;
+                self.resumed.fetch_add(1, Ordering::Relaxed);
+                return Some(guard);
+            }
         }
         None
     }
@@ -163,15 +176,18 @@ impl Client {
             }
             until = if guard.check().is_ok() { clock.now() } else { believed.min(clock.now()) };
         }
-        let ended = self.random.u8(0..5);
-        if ended == 0 && timeout(SECOND, guard.hand_over()).await.is_ok_and(|handed| handed.is_ok()) {
-            // Over when it was confirmed; believed until then, as long as the guard was.
+        let ended = self.random.u8(0..6);
+        // Handed over: believed until it was confirmed, as long as the guard was.
+        if ended <= 1
+            && let Ok(Ok(token)) = timeout(SECOND, guard.hand_over()).await
+        {
+            self.tokens.lock().push((guard.key().name().to_owned(), token));
         }
         let record = Record::new(key(guard.key().name()), self.number, from, until).fencing(guard.fencing_token());
         self.history.record(record);
         match ended {
-            1 => drop(guard),
-            2 => _ = timeout(ms(self.random.u64(0..50)), guard.release()).await,
+            2 => drop(guard),
+            3 => _ = timeout(ms(self.random.u64(0..50)), guard.release()).await,
             _ => _ = guard.release().await,
         }
     }

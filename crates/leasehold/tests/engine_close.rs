@@ -180,7 +180,7 @@ async fn closing_says_so_if_a_lease_could_not_be_given_back() {
         let guard = locks.lock("held").try_acquire().await.unwrap().unwrap();
         bed.store.always(Operation::Release, Fault::fail(kind));
         let error = locks.close(Close::Release).await.unwrap_err();
-        assert_eq!((error.kind(), error.operation()), (ErrorKind::Unavailable, Some(Operation::Close)));
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Indeterminate, Some(Operation::Close)));
         assert_eq!(bed.store.calls(Operation::Close), 1, "the store is closed all the same");
         assert!(guard.check().is_err() && bed.owner("held").await.is_some());
     }

@@ -157,7 +157,10 @@ async fn a_waiter_that_nobody_polls_does_not_hold_up_the_end_for_long() {
         assert!(timeout(ms(50), &mut waiting).await.is_err());
         let closed = timeout(TTL, locks.close(Close::Release)).await.unwrap();
         // Its place may be granted the lease until it is dropped, which closing cannot hide.
-        assert_eq!(closed.map_err(|error| error.kind()), if has_place { Err(ErrorKind::Unavailable) } else { Ok(()) });
+        assert_eq!(
+            closed.map_err(|error| error.kind()),
+            if has_place { Err(ErrorKind::Indeterminate) } else { Ok(()) }
+        );
         assert_eq!(waiting.await.unwrap_err().kind(), ErrorKind::Closed);
         holder.release().await.unwrap();
         at_rest(&locks).await;

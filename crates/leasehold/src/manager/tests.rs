@@ -1,13 +1,13 @@
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 use super::*;
-use crate::LockGuard;
 use crate::lease::Terms;
 use crate::store::memory::MemoryStore;
 use crate::store::{Attempt, Claim, Store};
 use crate::testkit::{FaultStore, TestClock};
 use crate::undo::{Target, Undo};
-use crate::wait::adopt;
+use crate::wait::hold;
+use crate::{Clock, LockGuard, Renew};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -27,7 +27,7 @@ async fn inherited() -> (LockManager, LockGuard, MemoryStore, FaultStore) {
     let engine = Arc::clone(&manager.engine);
     let undo = Undo::new(Target { engine, key, owner, ttl: TTL, back_to: None, ticket: None });
     let terms = Terms { ttl: TTL, renew: Renew::Automatic, max_hold: None, unsettled: 0 };
-    let guard = LockGuard::new(adopt(undo, sent, grant, &terms).unwrap());
+    let guard = LockGuard::new(hold(undo, sent, grant, &terms).unwrap());
     (manager, guard, memory, asked)
 }
 

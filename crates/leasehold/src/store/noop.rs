@@ -70,7 +70,7 @@ impl Store for NoopStore {
         Ok(Listing::new(Vec::new()))
     }
 
-    /// Always reachable, and always with a warning.
+    /// Always reachable, and always with the finding that it excludes nobody.
     async fn probe(&self) -> Result<Probe> {
         Ok(Probe::new().finding(Finding::new(
             Level::Fail,

@@ -1,0 +1,129 @@
+//! Acting on a lease by its owner token: taking it on, giving it back, extending it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use super::Lock;
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::extend::extend;
+use crate::guard::LockGuard;
+use crate::lease::Lease;
+use crate::store::{Claim, Tie};
+use crate::types::{Key, OwnerToken};
+use crate::undo::{Target, Undo};
+use crate::wait::hold;
+
+impl Lock {
+    /// Takes on a lease that was handed over, under a new owner token and a higher fencing token: the token it came
+    /// with is dead from then on, and exactly one of two resumers wins.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Unsupported`] on stores whose
+    /// leases cannot be handed over; else as [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease goes back, in the background, to the token it came with, for the ttl of this lock.
+    pub async fn resume(&self, owner: &OwnerToken) -> Result<LockGuard> {
+        let (engine, key) = (&self.engine, self.key()?);
+        let span = tracing::debug_span!("lock.resume", key = key.name(), store = engine.store().name());
+        let resumed = self.transfer_from(key, owner).instrument(span).await;
+        engine.reported(resumed.map(LockGuard::new), Operation::Transfer, Some(key))
+    }
+
+    /// Gives back the lease that `owner` holds, without taking it on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); [`ErrorKind::Indeterminate`] also if it
+    /// does not hold it now, but an earlier request of this call got no answer; else as
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not be given back.
+    pub async fn release_by(&self, owner: &OwnerToken) -> Result<()> {
+        let key = self.key()?;
+        self.engine.reported(self.release_of(key, owner).await, Operation::Release, Some(key))
+    }
+
+    /// Pushes the end of the lease that `owner` holds out to at least `ttl` from now, without taking it on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotHeld`] if the token does not hold the lease (any more); else as
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the lease may or may not be extended.
+    pub async fn extend_by(&self, owner: &OwnerToken, ttl: Duration) -> Result<()> {
+        let key = self.key()?;
+        self.engine.reported(self.extend_of(key, owner, ttl).await, Operation::Extend, Some(key))
+    }
+
+    async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        engine.check_hand_over()?;
+        let mut terms = self.terms()?;
+        let ttl = terms.ttl;
+        let owner = OwnerToken::mint()?;
+        let mut undo = Undo::new(Target {
+            engine: Arc::clone(engine),
+            key: key.clone(),
+            owner: owner.clone(),
+            ttl,
+            back_to: Some(from.clone()),
+            ticket: None,
+        });
+        // Closing waits until the request is answered or undone.
+        undo.hold_up_closing();
+        let mut claim = Claim::new(key, &owner, ttl).tie(Tie::Process);
+        claim.holder = self.holder.as_ref();
+        let unsettled = &mut undo.unsettled;
+        let transfer = || engine.store().transfer(from, &claim);
+        let (sent, grant) =
+            engine.settle_while_open(Operation::Transfer, key, engine.limit(ttl), unsettled, transfer).await;
+        let grant = grant?.ok_or_else(not_held)?;
+        undo.stands = true;
+        if terms.is_over(engine, sent, &grant) {
+            return Err(Error::new(ErrorKind::Indeterminate, "the grant came after its own deadline and goes back"));
+        }
+        terms.unsettled = undo.unsettled;
+        hold(undo, sent, grant, &terms)
+    }
+
+    async fn release_of(&self, key: &Key, owner: &OwnerToken) -> Result<()> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        let limit = engine.limit(engine.check_ttl(self.ttl)?);
+        let mut unanswered = 0;
+        let release = || engine.store().release(key, owner);
+        let (_, found) = engine.settle(Operation::Release, key, limit, &mut unanswered, release).await;
+        if found? {
+            engine.lines.ring(key);
+            return Ok(());
+        }
+        if unanswered > 0 {
+            // The first request may have given it back, or the token never held it.
+            return Err(Error::new(ErrorKind::Indeterminate, "the first answer was lost, and now it is not held"));
+        }
+        Err(not_held())
+    }
+
+    async fn extend_of(&self, key: &Key, owner: &OwnerToken, ttl: Duration) -> Result<()> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        let ttl = engine.check_ttl(ttl)?;
+        let (_, grant) = extend(engine, &Claim::new(key, owner, ttl), engine.limit(ttl)).await;
+        grant?.map(drop).ok_or_else(not_held)
+    }
+}
+
+fn not_held() -> Error {
+    Error::lost(ErrorKind::NotHeld, LostReason::NotHeld)
+}

@@ -1,0 +1,101 @@
+//! The end of a lease by its holder: it counts as lost first, then it is given back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tracing::Instrument;
+
+use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
+use crate::lease::Lease;
+use crate::observe::{Event, Released};
+use crate::options::Close;
+use crate::undo::{Target, Undo};
+
+/// What ending a lease by its holder leaves to do in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Give it back: it was valid until now.
+    InTime,
+    /// Give back what may still stand: it was lost before, for this reason.
+    Late(LostReason),
+    /// It was given back, handed over, or is to be left standing.
+    Nothing,
+}
+
+/// Ends the lease before anything is sent, and stops its renewal.
+pub(crate) fn end_by_holder(lease: &Arc<Lease>) -> Ended {
+    let ended = lease.end(LostReason::Released);
+    lease.engine.renewals.leave(lease);
+    if lease.given_back.swap(true, Ordering::AcqRel) {
+        return Ended::Nothing;
+    }
+    match ended {
+        Ok(()) => Ended::InTime,
+        Err(LostReason::Released | LostReason::HandedOver) => Ended::Nothing,
+        Err(LostReason::Closed) if lease.engine.closing() == Some(Close::LeaveToTtl) => Ended::Nothing,
+        Err(reason) => Ended::Late(reason),
+    }
+}
+
+/// Ends the lease and gives it back.
+pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
+    let engine = &lease.engine;
+    let in_context = |error| lease.in_context(error, Operation::Release);
+    if engine.is_forked() {
+        return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
+    }
+    // Closing waits until the request is answered or repeated in the background; taken before the lease leaves the
+    // registry, where closing looks for it.
+    let ticket = engine.background.ticket();
+    let ended = end_by_holder(lease);
+    let span = tracing::debug_span!("lock.release", key = lease.key.name(), store = engine.store().name());
+    let released = match ended {
+        Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
+        Ended::InTime => send_release(lease, None).instrument(span).await,
+        Ended::Late(reason) => send_release(lease, Some(reason)).instrument(span).await,
+    };
+    let held = engine.clock.now().since(lease.acquired);
+    let failed = released.as_ref().err().map(Error::kind);
+    if let Err(error) = &released {
+        tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
+    }
+    engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
+    drop(ticket);
+    released.map_err(in_context)
+}
+
+async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()> {
+    let engine = &lease.engine;
+    let mut undo = Undo::new(target(lease));
+    undo.stands = true;
+    undo.unsettled = lease.unsettled;
+    let mut sends_unanswered = 0;
+    let (_, found) = engine
+        .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {
+            engine.store().release(&lease.key, &lease.owner)
+        })
+        .await;
+    if found.is_ok() {
+        engine.lines.ring(&lease.key);
+        if undo.unsettled == 0 {
+            undo.disarm();
+        }
+    }
+    if let Some(reason) = lost {
+        // This is what the caller has to know, whatever came of the request.
+        return Err(lease.not_held(reason));
+    }
+    // A repeat finds nothing where the first request was applied and its answer lost.
+    if found? || sends_unanswered > 0 { Ok(()) } else { Err(lease.not_held(LostReason::NotHeld)) }
+}
+
+pub(crate) fn target(lease: &Arc<Lease>) -> Target {
+    Target {
+        engine: Arc::clone(&lease.engine),
+        key: lease.key.clone(),
+        owner: lease.owner.clone(),
+        ttl: lease.ttl(),
+        back_to: None,
+        ticket: None,
+    }
+}
