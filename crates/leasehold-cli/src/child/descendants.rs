@@ -25,6 +25,7 @@ impl Descendants {
     }
 
     /// Those of another process, without this one.
+    #[cfg(target_os = "linux")]
     pub(super) fn of(root: Pid) -> Self {
         let own = rustix::process::getpid().as_raw_nonzero().get();
         Self { root: root.as_raw_nonzero().get(), except: vec![own] }
@@ -37,7 +38,7 @@ impl Descendants {
 
     /// Those that live now.
     pub(super) fn alive(&self) -> Vec<Pid> {
-        self.among(&Process::all().unwrap_or_default())
+        self.among(&Process::visible())
     }
 
     /// Signals every one that lives now; which of them may not be signalled shows when their end is awaited.

@@ -22,21 +22,37 @@ impl Process {
         Self::parse(&stat)
     }
 
+    /// Every process that can be seen, dead or alive.
+    pub(super) fn visible() -> Vec<Self> {
+        Self::read_all().0
+    }
+
     /// Every process, dead or alive; `None` if one of them could not be read.
     pub(super) fn all() -> Option<Vec<Self>> {
-        let mut all = Vec::new();
-        for process in std::fs::read_dir("/proc").ok()?.flatten() {
+        let (all, complete) = Self::read_all();
+        complete.then_some(all)
+    }
+
+    fn read_all() -> (Vec<Self>, bool) {
+        let Ok(directory) = std::fs::read_dir("/proc") else {
+            return (Vec::new(), false);
+        };
+        let (mut all, mut complete) = (Vec::new(), true);
+        for process in directory.flatten() {
             if !process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
                 continue;
             }
             match std::fs::read_to_string(process.path().join("stat")) {
-                Ok(stat) => all.push(Self::parse(&stat)?),
+                Ok(stat) => match Self::parse(&stat) {
+                    Some(process) => all.push(process),
+                    None => complete = false,
+                },
                 // One that is gone by now is none any more.
                 Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) => {}
-                Err(_) => return None,
+                Err(_) => complete = false,
             }
         }
-        Some(all)
+        (all, complete)
     }
 
     /// Whether it can do nothing any more. A process whose first thread has ended looks dead while other threads go on.

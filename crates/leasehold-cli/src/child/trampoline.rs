@@ -147,7 +147,10 @@ fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; size_of::<usize>()];
     let mut into = [IoSliceMut::new(&mut length)];
+    #[cfg(target_os = "linux")]
     let flags = RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = RecvFlags::empty();
     rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut into, &mut beside, flags))?;
     let stdin = beside.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),

@@ -220,8 +220,6 @@ async fn start(
     signals: &mut Signals,
 ) -> Result<Job, Failure> {
     let Context { settings, request, manager, .. } = *context;
-    // This process may have stood still since the grant.
-    guard.check().map_err(|error| not_started(settings.failure(&error)))?;
     let mut job = prepared
         .map_or_else(|| Job::prepare(&request.command), Ok)
         .map_err(|error| not_started(Failure::new(exit::OS, format!("cannot start another process: {error}"))))?;
@@ -248,7 +246,8 @@ async fn start(
         signal = signals.next_ending() => return Err(interrupted(signal, "before the command was started")),
         (tied, ()) = async { tokio::join!(tie, guarded) } => tied,
     };
-    tied.map_err(|error| not_started(settings.failure(&error)))?;
+    // This process may have stood still since the grant.
+    tied.and_then(|()| guard.check()).map_err(|error| not_started(settings.failure(&error)))?;
     Ok(job)
 }
 

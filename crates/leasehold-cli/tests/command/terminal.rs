@@ -10,7 +10,7 @@ const END: &str = "\x04";
 const STOP: &str = "\x1a";
 
 /// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
-const SHORT: &str = "--ttl 3s --renew-every 500ms -k 500ms";
+const SHORT: &str = "--ttl 6s --renew-every 500ms -k 500ms";
 
 // Jobs that are to be stopped start nothing any more: a shell cannot be stopped while it waits for a child that was stopped
 // before it could execute its program.
