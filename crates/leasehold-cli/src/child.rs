@@ -12,6 +12,7 @@ use self::descendants::Descendants;
 use self::guardian::Guardian;
 pub(crate) use self::plan::{Cause, Limits, OnLost};
 use self::process::Process;
+use self::reach::Reach;
 use self::terminal::Terminal;
 pub(crate) use self::trampoline::Environment;
 use self::trampoline::Trampoline;
@@ -25,6 +26,7 @@ mod group;
 mod guardian;
 mod plan;
 mod process;
+mod reach;
 mod terminal;
 mod trampoline;
 mod watch;
@@ -57,6 +59,7 @@ pub(crate) struct Job {
     guardian: Option<Guardian>,
     terminal: Option<Terminal>,
     descendants: Descendants,
+    reach: Reach,
     status: Option<ExitStatus>,
     stop: Stop,
     gone: bool,
@@ -79,6 +82,7 @@ impl Job {
             guardian: None,
             terminal: Terminal::of(group),
             descendants,
+            reach: Reach::default(),
             status: None,
             stop: Stop::Runs,
             gone: false,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::exit;
 use crate::output;
@@ -12,7 +12,7 @@ use crate::output;
 /// Only one of many processes does it: leases with a holder, an end and a fencing token.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = EXAMPLES, max_term_width = 100)]
-#[command(disable_help_subcommand = true, infer_subcommands = false)]
+#[command(infer_subcommands = false)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -119,7 +119,7 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) wait: Option<String>,
     /// Exit with N instead of 75 if KEY is busy
-    #[arg(short = 'E', long, value_name = "N", value_parser = clap::value_parser!(u8), allow_hyphen_values = true)]
+    #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: Option<u8>,
     /// Exit with 0 if KEY is busy (the same as -E 0)
     #[arg(long, conflicts_with = "conflict_exit_code")]
@@ -252,30 +252,60 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             exit::USAGE
         }
         _ => {
-            output::tell(&mistake(&error.to_string()));
+            let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+            let rendered = match not_utf8(&arguments) {
+                Some(name) if error.kind() == ErrorKind::InvalidUtf8 => format!("{name} is not UTF-8: encode it"),
+                _ => error.to_string(),
+            };
+            output::tell(&mistake(&rendered, &arguments));
             exit::USAGE
         }
     })
 }
 
+fn exit_code(text: &str) -> Result<u8, String> {
+    text.parse().map_err(|_| "it is not a number from 0 to 255".to_owned())
+}
+
+/// What the first argument that is not UTF-8 is called: the option that it belongs to, or its place.
+fn not_utf8(arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().position(|argument| argument.to_str().is_none())?;
+    let own = arguments[at].to_string_lossy();
+    let before = at.checked_sub(1).and_then(|before| arguments[before].to_str()).unwrap_or_default();
+    Some(match own.split_once('=') {
+        Some((name, _)) if own.starts_with("--") => format!("the value of {}", output::clean(name)),
+        _ if before.starts_with('-') => format!("the value of {}", output::clean(before)),
+        _ => format!("argument {}", at + 1),
+    })
+}
+
 /// A complaint of the parser as one line that ends with where to look.
-fn mistake(rendered: &str) -> String {
+fn mistake(rendered: &str, arguments: &[OsString]) -> String {
     let complaint = rendered.split("\n\nUsage:").next().unwrap_or(rendered);
     let complaint = complaint.split("\n\nFor more information").next().unwrap_or(complaint);
     let complaint = complaint.replace("\n\n", "; ");
     let line = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
+    // What follows `--` is the command.
+    let is_run = arguments.iter().find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
+    let line = match line.split_once("; tip: to pass '") {
+        Some((line, _)) if is_run.is_some_and(|subcommand| subcommand == "run") => {
+            format!("{line}; a KEY of run cannot begin with '-'")
+        }
+        _ => line.to_owned(),
+    };
     let usage = rendered.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
     match usage {
         Some(usage) => format!("{line}; usage: {usage}"),
-        None => format!("{line}; see leasehold --help"),
+        None => match arguments.iter().find(|argument| Cli::command().find_subcommand(argument).is_some()) {
+            Some(subcommand) => format!("{line}; see leasehold {} --help", subcommand.to_string_lossy()),
+            None => format!("{line}; see leasehold --help"),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -295,7 +325,7 @@ mod tests {
     fn mistakes_are_one_line() {
         for arguments in [&["run", "k"][..], &["run", "k", "-E", "600", "--", "true"], &["run", "--nope"], &["x\ny"]] {
             let error = Cli::try_parse_from(["leasehold"].iter().chain(arguments)).unwrap_err();
-            let line = mistake(&error.to_string());
+            let line = mistake(&error.to_string(), &[]);
             assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
         }
     }

@@ -43,6 +43,7 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
 
 /// Runs on this thread: it is the one that starts the command's process, and there is no other to start.
 fn block_on(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    exit::descriptors()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

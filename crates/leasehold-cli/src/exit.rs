@@ -2,11 +2,13 @@
 
 use std::error::Error as _;
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use leasehold::{Error, ErrorKind};
-use std::os::unix::process::ExitStatusExt;
+use rustix::io::Errno;
 
 /// Done.
 pub(crate) const DONE: u8 = 0;
@@ -63,10 +65,30 @@ pub(crate) fn of_error(error: &Error, local_file: bool) -> u8 {
 pub(crate) fn of_spawn_error(error: &io::Error) -> u8 {
     match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => OS,
+        _ if is_shortage(error) => OS,
         _ => NOT_EXECUTABLE,
     }
 }
+
+/// Whether the system, or a limit of this user or process, has no more of what was asked for.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| short.contains(&errno))
+}
+
+/// Says if this process cannot open the few files that any work takes.
+///
+/// The runtime cannot say it without a panic, and a store may tell it as a file that it cannot open.
+pub(crate) fn descriptors() -> Result<(), Failure> {
+    let opened: io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
+    match opened {
+        Err(error) if is_shortage(&error) => Err(Failure::shortage(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// How many files the work takes at a time; more than that are not tried.
+const DESCRIPTORS: usize = 8;
 
 /// The code of a command that ended: its own, or 128 + N if signal N ended it.
 pub(crate) fn of_status(status: ExitStatus) -> u8 {
@@ -98,6 +120,9 @@ impl Failure {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(source) = cause {
+            if let Some(shortage) = source.downcast_ref().filter(|error| is_shortage(error)) {
+                return Self::shortage(shortage);
+            }
             // Some libraries repeat their causes.
             let text = source.to_string();
             if !message.contains(&text) {
@@ -106,7 +131,24 @@ impl Failure {
             }
             cause = source.source();
         }
-        Self { code: of_error(error, local_file), message }
+        let code = of_error(error, local_file);
+        // SQLite says of a file that it could not open, and not why.
+        if code == CANT_CREATE
+            && let Err(shortage) = descriptors()
+        {
+            return shortage;
+        }
+        Self { code, message }
+    }
+
+    /// Something that the system has no more of.
+    fn shortage(error: &io::Error) -> Self {
+        let (what, limit) = match Errno::from_io_error(error) {
+            Some(Errno::AGAIN) => ("too many processes or threads", "raise ulimit -u"),
+            Some(Errno::NOMEM) => ("no memory left", "raise ulimit -v or free some"),
+            _ => ("too many open files", "raise ulimit -n"),
+        };
+        Self::new(OS, format!("{what}: {limit}: {error}"))
     }
 
     /// Adds what to do, or what was not done because of this.

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
 use serde_json::json;
 
@@ -75,9 +76,11 @@ fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {
     format!("{object}\n")
 }
 
-/// Text from the store or the command line as it can be shown: a control character could forge lines or colours.
+/// Text from the store or the command line as it can be shown: a control character could forge lines or colours, and
+/// one that turns the direction of writing the order of words.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let forges = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if forges(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// A word as a shell takes it back.
@@ -120,6 +123,17 @@ pub(crate) fn precise(length: Duration) -> String {
 pub(crate) fn moment(time: SystemTime) -> String {
     Timestamp::try_from(time)
         .map_or_else(|_| "unknown".to_owned(), |time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string())
+}
+
+/// A moment of this process by the wall clock, for people: `02:12:03.4Z`.
+pub(crate) fn clock_time(moment: Moment) -> String {
+    let now = Clock::system().now();
+    let signed = |length: Duration| SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
+    let time = Timestamp::now()
+        .checked_add(signed(moment.since(now)))
+        .and_then(|time| time.checked_sub(signed(now.since(moment))))
+        .unwrap_or(Timestamp::MAX);
+    time.strftime("%H:%M:%S%.1fZ").to_string()
 }
 
 /// A moment for programs: RFC 3339, in UTC, to the millisecond.
@@ -225,6 +239,7 @@ mod tests {
     #[test]
     fn what_is_shown_forges_nothing() {
         assert_eq!(clean("a\u{1b}[31m\nb"), "a\u{fffd}[31m\u{fffd}b");
+        assert_eq!(clean("a\u{202e}b\u{2066}c"), "a\u{fffd}b\u{fffd}c");
         assert_eq!(quoted("import:nightly"), "import:nightly");
         assert_eq!(quoted("it's"), r"'it'\''s'");
     }

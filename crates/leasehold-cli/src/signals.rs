@@ -2,9 +2,16 @@
 
 use std::io;
 use std::task::Poll;
+use std::time::Duration;
 
+use leasehold::clock::{Clock, Moment};
+use nix::sys::signal::{SigSet, Signal as Number};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
+
+/// Two equal signals within this time are one request: `timeout` signals its child and then the whole group, and so do
+/// supervisors and shells that end a session.
+pub(crate) const ECHO: Duration = Duration::from_millis(100);
 
 /// Signals that people name.
 pub(crate) const NAMES: [(&str, Signal); 10] = [
@@ -35,12 +42,17 @@ pub(crate) fn name(signal: Signal) -> &'static str {
 /// Every signal that matters, as one stream: those that are passed on to the command, and those that tell that a child
 /// has changed or that this process was continued.
 #[derive(Debug)]
-pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+pub(crate) struct Signals {
+    streams: Vec<(Signal, unix::Signal)>,
+    echoes: Echoes,
+    clock: Clock,
+}
 
 impl Signals {
     /// Installs the handlers.
     ///
-    /// An ignored HUP that was inherited stays ignored, here and in the command: that is what `nohup` asks for.
+    /// An ignored HUP that was inherited stays ignored, here and in the command: that is what `nohup` asks for. Whatever
+    /// else was ignored or blocked by the caller is neither here nor in the command.
     pub(crate) fn install() -> io::Result<Self> {
         let mut streams = Vec::with_capacity(9);
         for (signal, kind) in [
@@ -51,6 +63,7 @@ impl Signals {
             (Signal::USR1, SignalKind::user_defined1()),
             (Signal::USR2, SignalKind::user_defined2()),
             (Signal::WINCH, SignalKind::window_change()),
+            // While it is ignored the system collects the command by itself, and its status is lost.
             (Signal::CHILD, SignalKind::child()),
             (Signal::CONT, SignalKind::from_raw(Signal::CONT.as_raw())),
         ] {
@@ -58,15 +71,25 @@ impl Signals {
                 streams.push((signal, unix::signal(kind)?));
             }
         }
-        Ok(Self(streams))
+        // A handler stays when its stream is gone. XFSZ would end this process and leave the command running; unlike
+        // ignoring it, a handler leaves the command with the default.
+        drop(unix::signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
+        // After the handlers: what is pending arrives now.
+        let ours = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGQUIT, Number::SIGUSR1, Number::SIGUSR2];
+        let ours = ours.into_iter().chain([Number::SIGWINCH, Number::SIGCHLD, Number::SIGCONT, Number::SIGXFSZ]);
+        ours.collect::<SigSet>().thread_unblock()?;
+        Ok(Self { streams, echoes: Echoes::default(), clock: Clock::system() })
     }
 
     /// The next signal. Nothing is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
+        let Self { streams, echoes, clock } = self;
         std::future::poll_fn(|context| {
-            for (signal, stream) in &mut self.0 {
-                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
-                    return Poll::Ready(*signal);
+            for (signal, stream) in &mut *streams {
+                while let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    if !echoes.has(*signal, clock.now()) {
+                        return Poll::Ready(*signal);
+                    }
                 }
             }
             Poll::Pending
@@ -78,10 +101,31 @@ impl Signals {
     pub(crate) async fn next_ending(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
+            if ENDING.contains(&signal) {
                 return signal;
             }
         }
+    }
+}
+
+/// The signals that ask a process to end.
+const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+
+/// When each signal that asks for the end was last taken for a request of its own.
+#[derive(Debug, Default)]
+struct Echoes([Option<Moment>; ENDING.len()]);
+
+impl Echoes {
+    /// Whether this signal only repeats the one before it.
+    fn has(&mut self, signal: Signal, now: Moment) -> bool {
+        let Some(latest) = ENDING.iter().position(|ending| *ending == signal).and_then(|at| self.0.get_mut(at)) else {
+            return false;
+        };
+        let is_echo = latest.is_some_and(|latest| now.since(latest) < ECHO);
+        if !is_echo {
+            *latest = Some(now);
+        }
+        is_echo
     }
 }
 
@@ -96,4 +140,29 @@ fn hangup_is_ignored() -> bool {
         .unwrap_or(0);
     // Signal N is bit N - 1, and HUP is 1.
     ignored & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_twice_at_once_is_one() {
+        let at = |ms: u64| Moment::from_nanos(0) + Duration::from_millis(1_000 + ms);
+        let mut echoes = Echoes::default();
+        for (signal, ms, is_echo) in [
+            (Signal::TERM, 0, false),
+            (Signal::TERM, 5, true),
+            (Signal::INT, 6, false),
+            (Signal::HUP, 7, false),
+            (Signal::USR1, 8, false),
+            (Signal::USR1, 8, false),
+            (Signal::TERM, 99, true),
+            // Counted from the one that was taken, so that no stream of them is deaf for ever.
+            (Signal::TERM, 100, false),
+            (Signal::INT, 300, false),
+        ] {
+            assert_eq!(echoes.has(signal, at(ms)), is_echo, "{signal:?} after {ms} ms");
+        }
+    }
 }

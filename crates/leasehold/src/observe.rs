@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{ErrorKind, LostReason, Operation};
+use crate::error::{Error, ErrorKind, LostReason, Operation};
 use crate::types::{FencingToken, Key};
 
 /// Receives every event of a manager.
@@ -125,6 +125,8 @@ event! {
         key: &'a Key,
         /// What kind of failure.
         kind: ErrorKind,
+        /// The failure, for people to read.
+        error: &'a Error,
         /// How much validity is left.
         remaining: Duration,
     }

@@ -281,7 +281,8 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
         Err(_) if lease.lost().is_some() => engine.renewals.leave(lease),
         Err(error) => {
             let remaining = lease.remaining();
-            engine.observe(&Event::RenewalFailed(RenewalFailed { key: &lease.key, kind: error.kind(), remaining }));
+            let failed = RenewalFailed { key: &lease.key, kind: error.kind(), error: &error, remaining };
+            engine.observe(&Event::RenewalFailed(failed));
             let pause = if in_company { Duration::ZERO } else { (remaining / 8).max(RETRY_MIN) };
             engine.renewals.look_at(lease, (now + pause).min(lease.valid_until()));
         }

@@ -9,8 +9,14 @@ use super::process::Process;
 pub(super) fn is_alive(group: Pid) -> bool {
     match test_kill_process_group(group) {
         Err(Errno::SRCH) => false,
-        _ => !only_dead_members(group),
+        // A process that starts another and ends can slip through one look at the table, hardly through two.
+        _ => !(shows_everybody() && only_dead_members(group) && only_dead_members(group)),
     }
+}
+
+/// Whether `/proc` shows the processes of other users, which it need not (`hidepid`): process 1 is one of them.
+fn shows_everybody() -> bool {
+    std::fs::read_to_string("/proc/1/stat").is_ok_and(|stat| !stat.is_empty())
 }
 
 /// Whether `/proc` shows members of the group, and all of them are dead. What it does not show counts as alive.

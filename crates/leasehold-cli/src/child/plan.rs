@@ -6,6 +6,8 @@ use leasehold::LostReason;
 use leasehold::clock::Moment;
 use rustix::process::Signal;
 
+use crate::signals::ECHO;
+
 /// The longest grace after the store said that somebody else may hold the key.
 const GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 
@@ -141,13 +143,26 @@ impl Plan {
             return signal;
         }
         let patience = self.limits.kill_after.max(SHORTEST_PATIENCE);
-        let within_grace = self.passed_on.is_some_and(|earlier| now.since(earlier) < patience);
-        self.passed_on = Some(now);
+        let since = self.passed_on.map(|earlier| now.since(earlier));
+        // TERM and INT at once, as some supervisors send them, are one request.
+        let is_at_once = since.is_some_and(|since| since < ECHO);
+        let within_grace = since.is_some_and(|since| since < patience) && !is_at_once;
+        if !is_at_once {
+            self.passed_on = Some(now);
+        }
         if within_grace || self.stopping.is_some() {
             self.killed = true;
             return Signal::KILL;
         }
         signal
+    }
+
+    /// From when on the job is without a lease: the end of it, or when the store was heard to say that it is not ours.
+    pub(super) fn lease_over(&self) -> Moment {
+        match (self.cause, self.stopping) {
+            (Some(Cause::Lost(_)), Some(stopping)) => stopping.min(self.lease_end),
+            _ => self.lease_end,
+        }
     }
 
     /// When it is worth looking again.
@@ -218,7 +233,9 @@ mod tests {
     fn not_ours_leaves_the_smallest_grace() {
         for (kill_after, lost_at, kill_at) in [(5.0, 10.0, 11.0), (0.3, 10.0, 10.3), (5.0, 24.5, 25.5)] {
             let mut plan = plan(kill_after, None);
+            assert_eq!(plan.lease_over(), at(30.0));
             assert_eq!(plan.decide(at(lost_at), Some(LostReason::NotHeld), false), Some(Signal::TERM));
+            assert_eq!(plan.lease_over(), at(lost_at));
             assert_eq!(plan.decide(at(kill_at - 0.01), Some(LostReason::NotHeld), false), None);
             assert_eq!(plan.decide(at(kill_at), Some(LostReason::NotHeld), false), Some(Signal::KILL));
             assert_eq!(plan.cause, Some(Cause::Lost(LostReason::NotHeld)));
@@ -296,6 +313,7 @@ mod tests {
         assert_eq!(plan.pass_on(at(1.0), Signal::USR1), Signal::USR1);
         assert_eq!(plan.pass_on(at(1.0), Signal::INT), Signal::INT);
         assert_eq!(plan.pass_on(at(7.0), Signal::INT), Signal::INT);
+        assert_eq!(plan.pass_on(at(7.05), Signal::TERM), Signal::TERM);
         assert_eq!(plan.pass_on(at(8.0), Signal::USR1), Signal::USR1);
         assert_eq!(plan.pass_on(at(9.0), Signal::TERM), Signal::KILL);
     }

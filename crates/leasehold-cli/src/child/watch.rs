@@ -1,5 +1,6 @@
 //! Staying with a job until it is over.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Moment};
 use leasehold::{LockGuard, LostReason};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions, kill_current_process_group, kill_process_group, wait};
+use rustix::process::{Signal, WaitOptions, kill_current_process_group, kill_process_group, test_kill_process, wait};
 
 use super::plan::{Cause, Limits, OnLost, Plan};
 use super::{Job, group};
@@ -63,6 +64,8 @@ pub(crate) struct Ending {
     pub(crate) warned: bool,
     /// Whether it took a KILL.
     pub(crate) killed: bool,
+    /// Whether the system refused to signal it.
+    pub(crate) refused: bool,
     /// When the last of the group was gone.
     pub(crate) gone: Moment,
     /// Whether members of the group were still there after their KILL and the lease's end.
@@ -82,7 +85,7 @@ impl Job {
         signals: &mut Signals,
         limits: Limits,
         mut notice: impl FnMut(Notice),
-    ) -> Ending {
+    ) -> io::Result<Ending> {
         let runs_on = limits.on_lost == OnLost::Continue;
         let clock = Clock::system();
         let started = clock.now();
@@ -90,7 +93,7 @@ impl Job {
         let mut group_nap = GROUP_NAPS.0;
         let mut told = false;
         let (status, out_of_reach) = loop {
-            self.collect();
+            self.collect()?;
             let now = clock.now();
             let remaining = guard.remaining();
             if !remaining.is_zero() {
@@ -118,8 +121,8 @@ impl Job {
                 told.into_iter().for_each(&mut notice);
             }
             match due {
-                Some(Signal::KILL) => self.kill(plan.is_losing()),
-                Some(signal) => self.signal(signal),
+                Some(Signal::KILL) => self.kill(&plan),
+                Some(signal) => self.signal(signal, plan.lease_over()),
                 None => {}
             }
             let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
@@ -131,7 +134,7 @@ impl Job {
                 }
                 guard.stop_renewal();
                 if plan.killed {
-                    self.kill(plan.is_losing());
+                    self.kill(&plan);
                 } else if self.gone && !std::mem::replace(&mut told, true) {
                     // The group's own members may have seen to them; a second TERM means haste to some.
                     self.descendants.signal(Signal::TERM);
@@ -139,7 +142,12 @@ impl Job {
                 }
                 nap = nap.min(group_nap);
                 group_nap = (group_nap * 2).min(GROUP_NAPS.1);
-            } else if self.stop == Stop::Fresh && !plan.killed {
+            } else if plan.killed {
+                self.kill(&plan);
+                if now >= plan.lease_end + PATIENCE {
+                    self.reach.still_runs(self.group, plan.lease_over());
+                }
+            } else if self.stop == Stop::Fresh {
                 self.stop_with_it(guard, runs_on);
                 continue;
             }
@@ -151,14 +159,14 @@ impl Job {
                     Signal::CONT => {}
                     signal => {
                         let signal = plan.pass_on(clock.now(), signal);
-                        self.signal(signal);
+                        self.signal(signal, plan.lease_over());
                     }
                 },
                 _ = guard.lost(), if lost.is_none() => {}
                 () = tokio::time::sleep(nap) => {}
             }
         };
-        Ending {
+        Ok(Ending {
             status,
             cause: plan.cause,
             given_up: plan.given_up,
@@ -167,18 +175,37 @@ impl Job {
             stopping: plan.stopping,
             warned: plan.warned,
             killed: plan.killed,
+            refused: self.reach.refused,
             gone: clock.now(),
             out_of_reach,
+        })
+    }
+
+    /// Kills the job whose watch failed, and stays until its group is gone or the lease has ended.
+    pub(crate) async fn abandon(&mut self, guard: &LockGuard) {
+        let clock = Clock::system();
+        let lease_end = clock.now() + guard.remaining();
+        guard.stop_renewal();
+        let mut nap = GROUP_NAPS.0;
+        while group::is_alive(self.group) && clock.now() < lease_end + PATIENCE {
+            self.signal(Signal::KILL, lease_end);
+            tokio::time::sleep(nap).await;
+            nap = (nap * 2).min(GROUP_NAPS.1);
         }
+        self.gone = true;
     }
 
     /// Notes what became of the children of this process.
-    fn collect(&mut self) {
+    fn collect(&mut self) -> io::Result<()> {
         loop {
             let (id, status) = match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
                 Ok(Some(child)) => child,
                 Err(Errno::INTR) => continue,
-                Ok(None) | Err(_) => return,
+                // One that nobody has collected can be signalled, dead or alive.
+                _ if self.status.is_none() && test_kill_process(self.group) == Err(Errno::SRCH) => {
+                    return Err(Errno::CHILD.into());
+                }
+                Ok(None) | Err(_) => return Ok(()),
             };
             if id == self.group {
                 self.stop = if status.stopped() { Stop::Fresh } else { Stop::Runs };
@@ -227,22 +254,71 @@ impl Job {
         }
     }
 
-    /// Signals the whole group. A group that is gone, or that changed its user, is noticed where its end is awaited.
-    fn signal(&self, signal: Signal) {
-        if !self.gone {
-            kill_process_group(self.group, signal).ok();
-            if signal == Signal::TERM {
-                // A stopped process would not see it before its KILL.
-                kill_process_group(self.group, Signal::CONT).ok();
-            }
+    /// Signals the whole group. A group that is gone is noticed where its end is awaited.
+    fn signal(&mut self, signal: Signal, lease_over: Moment) {
+        if self.gone {
+            return;
+        }
+        self.reach.signal(self.group, signal, lease_over);
+        if [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].contains(&signal) {
+            // A stopped process would not see the signal before its KILL.
+            kill_process_group(self.group, Signal::CONT).ok();
         }
     }
 
-    /// Kills the whole group, and what has left it if nothing may go on.
-    fn kill(&self, everything: bool) {
-        self.signal(Signal::KILL);
-        if everything {
+    /// Kills the whole group, and what has left it if nothing may go on. To be repeated: one that was about to start
+    /// another when it got its KILL may have done so.
+    fn kill(&mut self, plan: &Plan) {
+        self.signal(Signal::KILL, plan.lease_over());
+        if plan.is_losing() {
             self.descendants.signal(Signal::KILL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use leasehold::LockManager;
+    use leasehold::store::memory::MemoryStore;
+    use rustix::process::{Pid, kill_process, waitpid};
+
+    use super::*;
+    use crate::child::descendants::Descendants;
+    use crate::child::reach::Reach;
+
+    /// A job whose status somebody else has collected, so that its watch fails.
+    #[test]
+    fn a_job_that_cannot_be_watched_is_killed_before_the_key_is_free() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let manager = LockManager::new(MemoryStore::new());
+            let guard = manager.lock("k").acquire().await.unwrap();
+            let mut signals = Signals::install().unwrap();
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 60 & while :; do wait; done"]).process_group(0);
+            let group = Pid::from_child(&command.spawn().unwrap());
+            let mut job = Job {
+                group,
+                waiting: None,
+                guardian: None,
+                terminal: None,
+                descendants: Descendants::from_now_on(),
+                reach: Reach::default(),
+                status: None,
+                stop: Stop::Runs,
+                gone: false,
+            };
+            kill_process(group, Signal::KILL).unwrap();
+            waitpid(Some(group), WaitOptions::empty()).unwrap();
+            let limits =
+                Limits { kill_after: Duration::from_secs(5), max_runtime: None, on_lost: OnLost::Signal(Signal::TERM) };
+            job.watch(&guard, &mut signals, limits, |_| {}).await.unwrap_err();
+            job.abandon(&guard).await;
+            assert!(!group::is_alive(group));
+            guard.release().await.unwrap();
+        });
     }
 }

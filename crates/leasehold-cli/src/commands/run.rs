@@ -163,10 +163,13 @@ async fn hold(
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
-    let (end, job) = under(context, &guard, waited, limits, prepared, signals).await;
-    release(settings, guard).await;
+    let (ran, job) = under(context, &guard, waited, limits, prepared, signals).await;
+    // Before anything is said: a reader that stands still must not keep the key.
+    let released = guard.release().await;
     record.held = Some(clock.now().since(acquired));
     drop(job);
+    let end = ran.map(|ending| judge(settings, request, context.renewals, &ending));
+    tell_release(settings, released);
     end
 }
 
@@ -179,7 +182,7 @@ async fn under(
     limits: Limits,
     prepared: Option<Job>,
     signals: &mut Signals,
-) -> (Result<End, Failure>, Option<Job>) {
+) -> (Result<Ending, Failure>, Option<Job>) {
     let Context { request, status, .. } = *context;
     let owner_file = match owner_file(request, guard) {
         Ok(file) => file,
@@ -203,10 +206,15 @@ async fn under(
             status.tell("lost", json!({"reason": report::word(reason)}));
         }
     };
-    let ending = job.watch(guard, signals, limits, notice).await;
+    let watched = job.watch(guard, signals, limits, notice).await;
+    if watched.is_err() {
+        job.abandon(guard).await;
+    }
     job.dismiss();
     drop(owner_file);
-    (Ok(judge(request, context.renewals, &ending)), Some(job))
+    let ran =
+        watched.map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    (ran, Some(job))
 }
 
 /// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
@@ -220,9 +228,13 @@ async fn start(
     signals: &mut Signals,
 ) -> Result<Job, Failure> {
     let Context { settings, request, manager, .. } = *context;
-    let mut job = prepared
-        .map_or_else(|| Job::prepare(&request.command), Ok)
-        .map_err(|error| not_started(Failure::new(exit::OS, format!("cannot start another process: {error}"))))?;
+    let mut job = prepared.map_or_else(|| Job::prepare(&request.command), Ok).map_err(|error| match error.kind() {
+        // Of this program, which the command is started with.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            not_started(Failure::new(exit::OS, format!("cannot start this program again: {error}: mount /proc")))
+        }
+        _ => cannot_run(&request.command[0], &error),
+    })?;
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
@@ -316,7 +328,7 @@ fn environment(
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
+fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
@@ -341,7 +353,7 @@ fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
             return End::by_lock(Outcome::Timeout, exit::TIMED_OUT);
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_block(&report::lost(request, renewals, ending));
+            output::tell_block(&report::lost(settings, request, renewals, ending));
             return End::by_lock(Outcome::Lost, exit::LOST);
         }
     }
@@ -349,9 +361,9 @@ fn judge(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
     End::by_child(outcome, exit::of_status(ending.status))
 }
 
-/// Gives the lease back. Nothing of the group runs any more, so a lease that is gone already did no harm.
-async fn release(settings: &Settings, guard: LockGuard) {
-    match guard.release().await {
+/// Says how giving back went. Nothing of the group runs any more, so a lease that is gone already did no harm.
+fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
+    match released {
         Ok(()) if settings.verbose => output::tell("the lease was given back"),
         Ok(()) => {}
         Err(error) if matches!(error.kind(), ErrorKind::NotHeld | ErrorKind::Lost) => {}
@@ -369,6 +381,10 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
         }
         io::ErrorKind::NotFound => "check the name and PATH",
         io::ErrorKind::PermissionDenied => "make it executable",
+        io::ErrorKind::ArgumentListTooLong => {
+            "pass fewer arguments: a list in a file or on standard input has no limit"
+        }
+        _ if exit::is_shortage(error) => "raise ulimit -n (files) or -u (processes)",
         _ => "the lease was given back",
     };
     let program = output::clean(&program.to_string_lossy());

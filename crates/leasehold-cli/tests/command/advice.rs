@@ -22,7 +22,7 @@ fn every_error_names_what_to_do_next() {
         (&["run", "k"][..], 64, "usage: leasehold run"),
         (&["run", "k", "--no-such", "--", "true"], 64, "usage: leasehold run"),
         (&["nosuch"], 64, "usage: leasehold"),
-        (&["run", "k", "-E", "600", "--", "true"], 64, "0..=255"),
+        (&["run", "k", "-E", "600", "--", "true"], 64, "a number from 0 to 255"),
         (&["run", "k", "-w", "soon", "--", "true"], 64, "write it like 30s"),
         (&["run", "k", "--renew-every", "0", "--", "true"], 64, "say --no-renew"),
         (&["run", "k", "--max-runtime", "0", "--", "true"], 64, "leave it out"),

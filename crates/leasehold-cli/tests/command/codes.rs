@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::Place;
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
+
+use crate::support::{Place, wait_until};
 
 #[test]
 fn the_code_of_the_job_comes_out_unchanged() {
@@ -30,19 +32,45 @@ fn what_cannot_be_run_is_said_and_gives_the_lease_back() {
     fs::write(place.path("plain"), "#!/bin/sh\nexit 0\n").unwrap();
     fs::write(place.path("orphaned"), "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(place.path("orphaned"), fs::Permissions::from_mode(0o755)).unwrap();
-    for (program, code) in [
-        ("no-such-program", 127),
-        ("./no-such-file", 127),
-        ("./plain", 126),
-        ("/", 126),
-        ("./orphaned", 127),
-        ("", 127),
+    for (program, code, hint) in [
+        ("no-such-program", 127, "check the name and PATH"),
+        ("./no-such-file", 127, "check the path"),
+        ("./plain", 126, "make it executable"),
+        ("/", 126, "make it executable"),
+        ("./orphaned", 127, "interpreter"),
+        ("", 127, ""),
     ] {
         let finished = place.run(["run", "k", "--", program]).expect(code);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
         assert!(finished.stderr.starts_with("leasehold: cannot run"), "{}", finished.stderr);
+        assert!(finished.stderr.contains(hint), "{}", finished.stderr);
         assert!(place.is_free("k"), "{program}");
     }
+}
+
+#[test]
+fn a_file_without_a_first_line_that_names_its_interpreter_is_run_by_the_shell() {
+    let place = Place::new();
+    fs::write(place.path("headless"), "exit 6\n").unwrap();
+    fs::set_permissions(place.path("headless"), fs::Permissions::from_mode(0o755)).unwrap();
+    place.run(["run", "k", "--", "./headless"]).expect(6);
+}
+
+#[test]
+fn arguments_that_are_too_long_are_said() {
+    let place = Place::new();
+    let first = place.hold("k", &[], "sleep 60");
+    let long = "x".repeat(100_000);
+    let second = place.start(place.command(["run", "k", "--", "echo", &long, &long, &long]));
+    wait_until("the second waits", || second.stderr().contains("waiting"));
+    // A quarter of the stack is for arguments.
+    let stack = Some(1 << 20);
+    prlimit(Some(second.pid()), Resource::Stack, Rlimit { current: stack, maximum: stack }).unwrap();
+    first.signal(Signal::TERM);
+    let finished = second.finish().expect(126);
+    assert!(finished.stderr.contains("pass fewer arguments"), "{}", finished.stderr);
+    first.finish().expect(143);
+    assert!(place.is_free("k"));
 }
 
 #[test]
@@ -67,7 +95,9 @@ fn a_job_that_ends_well_after_its_time_has_still_taken_too_long() {
 #[test]
 fn help_and_version_are_no_mistakes() {
     let place = Place::new();
-    for arguments in [&["--help"][..], &["run", "--help"], &["show", "-h"], &["list", "--help"]] {
+    for arguments in
+        [&["--help"][..], &["help"], &["help", "run"], &["run", "--help"], &["show", "-h"], &["list", "--help"]]
+    {
         let finished = place.run(arguments).expect(0);
         assert!(finished.stdout.contains("Examples:") && finished.stderr.is_empty(), "{finished:?}");
     }

@@ -1,6 +1,8 @@
 //! Bad input: one clear line that says what to do, the documented code, no panic.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -8,7 +10,7 @@ use std::process::Command;
 use crate::support::{BINARY, Place};
 
 /// `nobody`, everywhere.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 #[test]
 fn bad_arguments_are_one_line_and_the_documented_code() {
@@ -52,7 +54,11 @@ fn bad_arguments_are_one_line_and_the_documented_code() {
         (&["run", "k", "--namespace", "a b", "--", "true"], 78, "namespace"),
         (&["run", "k", "--require-scope", "network", "--", "true"], 78, "--store"),
         (&["run", "k", "--require-scope", "host", "--require-fencing", "--", "true"], 0, ""),
-        (&["run", "k", "--require-scope", "galaxy", "--", "true"], 64, "network"),
+        (&["run", "k", "--require-scope", "galaxy", "--", "true"], 64, "see leasehold run --help"),
+        (&["run", "k", "-E", "abc", "--", "true"], 64, "it is not a number from 0 to 255"),
+        (&["run", "-x", "--", "true"], 64, "a KEY of run cannot begin with '-'"),
+        (&["show", "-x"], 64, "-- -x"),
+        (&["help", "no-such"], 64, "no-such"),
     ] {
         let finished = place.run(arguments).expect(code);
         assert!(finished.stderr.contains(part), "{arguments:?}: {}", finished.stderr);
@@ -106,7 +112,7 @@ fn a_place_where_no_file_can_be_is_said() {
 }
 
 /// The binary and the directory as anybody can reach them; `None` with a reason if this test may not change its user.
-fn as_nobody(place: &Place) -> Option<String> {
+pub(crate) fn as_nobody(place: &Place) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: another user can only be tried by root");
         return None;
@@ -156,6 +162,37 @@ fn without_a_home_there_is_no_default_store() {
         let finished = place.start(command).finish().expect(78);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
         assert!(finished.stderr.contains("--store"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn too_many_processes_are_no_fault_of_the_store() {
+    let place = Place::new();
+    let Some(binary) = as_nobody(&place) else {
+        return;
+    };
+    let mut command = place.program(["prlimit", "--nproc=1", &binary, "run", "k", "--", "true"]);
+    command.uid(NOBODY).gid(NOBODY);
+    let finished = place.start(command).finish().expect(71);
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    assert!(finished.stderr.contains("raise ulimit -u"), "{}", finished.stderr);
+}
+
+#[test]
+fn what_is_not_utf8_is_named() {
+    let place = Place::new();
+    let (bad, joined) = (OsStr::from_bytes(b"\xff"), OsStr::from_bytes(b"--reason=\xff"));
+    for (arguments, part) in [
+        (vec![OsStr::new("--reason"), bad], "the value of --reason is not UTF-8"),
+        (vec![joined], "the value of --reason is not UTF-8"),
+        (vec![OsStr::new("-w"), bad], "the value of -w is not UTF-8"),
+    ] {
+        let mut all = vec![OsStr::new("run"), OsStr::new("k")];
+        all.extend(arguments);
+        all.extend([OsStr::new("--"), OsStr::new("true")]);
+        let finished = place.run(all).expect(64);
+        assert!(finished.stderr.contains(part), "{}", finished.stderr);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
     }
 }
 

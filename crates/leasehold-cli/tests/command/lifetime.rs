@@ -1,19 +1,24 @@
 //! The job's life under its lease: stopped in time, seen to be gone, nothing left behind.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
 
+use rusqlite::Connection;
 use rustix::process::{Signal, kill_process};
 
+use crate::input::{NOBODY, as_nobody};
 use crate::support::{Place, is_running, proc_file, wait_until};
 
 /// A ttl that is waited for in tests, renewed so often that a slow machine does not lose it.
-const SHORT: [&str; 6] = ["--ttl", "3s", "--renew-every", "500ms", "-k", "500ms"];
+const SHORT: [&str; 6] = ["--ttl", "6s", "--renew-every", "500ms", "-k", "500ms"];
 
 #[test]
 fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
     let place = Place::new();
-    let first = place.hold("k", &SHORT, "sleep 6");
-    place.run(["run", "k", "-w", "4", "--", "true"]).expect(75);
+    let first = place.hold("k", &SHORT, "sleep 10");
+    place.run(["run", "k", "-w", "7", "--", "true"]).expect(75);
     first.finish().expect(0);
 }
 
@@ -21,9 +26,16 @@ fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
 fn a_lease_that_is_not_renewed_ends_the_job_before_it_ends() {
     let place = Place::new();
     let finished = place.run(["run", "k", "--ttl", "1s", "--no-renew", "--", "sleep", "60"]).expect(79);
-    for part in
-        ["lost: the lease on \"k\" ends and is not renewed", "TERM sent to group", "  why ", "  effect ", "(exit 79)"]
-    {
+    for part in [
+        "lost: the lease on \"k\" ends and is not renewed",
+        "TERM sent to group",
+        "  why ",
+        "  effect ",
+        "(exit 79)",
+        "  store    sqlite://",
+        "  look     leasehold show k",
+        "a longer --ttl",
+    ] {
         assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
     }
     assert!(finished.stderr.contains("nobody else could hold the key before"), "{}", finished.stderr);
@@ -69,10 +81,62 @@ fn one_that_was_stopped_past_its_lease_kills_the_job_at_once() {
 }
 
 #[test]
+fn a_store_that_says_not_yours_leaves_little_time() {
+    let place = Place::new();
+    // The lease's end and the grace are far beyond what this test waits for.
+    let options = ["--ttl", "1h", "--renew-every", "500ms", "-k", "20m"];
+    let first = place.hold("k", &options, "trap '' TERM; sleep 60 & while :; do wait; done");
+    let db = Connection::open(place.path("leases.db")).unwrap();
+    db.pragma_update(None, "busy_timeout", 50_000).unwrap();
+    assert_eq!(db.execute("DELETE FROM leases", []).unwrap(), 1);
+    let finished = first.finish_within(Duration::from_secs(10)).expect(79);
+    for part in ["is not held any more; TERM and KILL sent to group", "somebody else may have held the key"] {
+        assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
+    }
+    assert_eq!(place.survivors(), []);
+}
+
+#[test]
+fn a_job_that_became_another_user_is_not_said_to_be_stopped() {
+    let place = Place::new();
+    let Some(binary) = as_nobody(&place) else {
+        return;
+    };
+    let copied = Command::new("sh")
+        .args([
+            "-c",
+            "cp \"$(command -v setpriv)\" become && chmod 4755 become && \
+        mkdir home && chown nobody home",
+        ])
+        .current_dir(place.path(""))
+        .status()
+        .unwrap();
+    assert!(copied.success());
+    let url = format!("sqlite://{}", place.path("home/leases.db").display());
+    let script = "while [ ! -e go ]; do sleep 0.02; done";
+    let run = [&binary, "run", "k", "-s", &url, "--ttl", "2s", "--no-renew", "--"];
+    let job = ["./become", "--reuid", "0", "--regid", "0", "--clear-groups", "sh", "-c", script];
+    let mut command = place.program(run.iter().chain(&job));
+    command.uid(NOBODY).gid(NOBODY);
+    let mut first = place.start(command);
+    wait_until("the job is out of reach", || {
+        assert!(!first.has_ended(), "{}", first.stderr());
+        first.stderr().contains("WITHOUT the lease since")
+    });
+    wait_until("the key is free", || place.run(["show", "k", "-s", &url]).code() == 1);
+    fs::write(place.path("go"), "").unwrap();
+    let finished = first.finish().expect(79);
+    for part in ["cannot signal group", "(it runs as another user)", "stop it by hand", "could not be signalled"] {
+        assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
+    }
+    assert!(!finished.stderr.contains(" sent to group"), "{}", finished.stderr);
+}
+
+#[test]
 fn a_group_that_outlives_its_first_process_keeps_the_lease_until_it_is_stopped() {
     let place = Place::new();
     let script = "sleep 60 & echo $! > grandchild; exit 4";
-    let first = place.start(place.command(["run", "k", "--ttl", "2s", "--", "sh", "-c", script]));
+    let first = place.start(place.command(["run", "k", "--ttl", "6s", "--", "sh", "-c", script]));
     let grandchild = place.pid("grandchild");
     let check = "! grep -q '^State:.[RSDT]' /proc/$(cat grandchild)/status 2> /dev/null";
     let second = place.start(place.command(["run", "k", "--", "sh", "-c", check]));
@@ -128,8 +192,9 @@ fn a_daemon_that_leaves_the_group_does_not_keep_the_key() {
 #[test]
 fn one_that_is_killed_frees_the_key_after_its_ttl() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "1s"], "sleep 60");
+    let first = place.hold("k", &["--ttl", "10s"], "sleep 60");
     first.signal(Signal::KILL);
+    assert!(!place.is_free("k"));
     place.run(["run", "k", "-w", "50", "--", "true"]).expect(0);
 }
 

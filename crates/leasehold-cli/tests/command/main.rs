@@ -12,6 +12,7 @@ mod codes;
 mod configuration;
 mod death;
 mod defaults;
+mod inherited;
 mod input;
 mod late;
 mod lifetime;

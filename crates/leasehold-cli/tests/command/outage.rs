@@ -1,8 +1,10 @@
 //! A store that does not answer: never taken for a busy key, and never outlived by a job.
 
+use std::io::Read;
+
 use rusqlite::Connection;
 
-use crate::support::Place;
+use crate::support::{BINARY, Place, wait_until};
 
 /// Keeps the store's file to itself until dropped.
 fn occupy(place: &Place) -> Connection {
@@ -30,13 +32,13 @@ fn a_store_that_does_not_answer_is_not_a_busy_key() {
 #[test]
 fn a_lease_that_cannot_be_renewed_stops_the_job_before_it_ends() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "2s"], "exec sleep 60");
+    let first = place.hold("k", &["--ttl", "6s"], "exec sleep 60");
     let occupied = occupy(&place);
     let finished = first.finish().expect(79);
     for part in [
         "lost: the lease on \"k\" could not be renewed; TERM sent to group ",
         " failed since ",
-        "unavailable",
+        "leases.db is busy",
         "nobody else could hold the key before ",
     ] {
         assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
@@ -71,4 +73,24 @@ fn a_release_that_fails_keeps_the_code_of_the_job() {
     let finished = first.finish().expect(5);
     assert!(finished.stderr.contains("leasehold: warning: failed to release"), "{}", finished.stderr);
     assert!(finished.stderr.contains("ends by itself after its ttl"), "{}", finished.stderr);
+}
+
+#[test]
+fn a_reader_of_messages_that_stands_still_does_not_keep_the_key() {
+    let place = Place::new();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    // Nothing else than giving it back frees the key in the time that this test waits.
+    let script = format!("exec {BINARY} run k --ttl 10m --max-runtime 300ms -- sh -c 'touch held; exec sleep 60' 2>&0");
+    let mut command = place.program(["sh", "-c", &script]);
+    command.stdin(writer);
+    let mut first = place.start(command);
+    wait_until("the key was held", || place.path("held").exists());
+    wait_until("the key is free", || place.is_free("k"));
+    assert!(!first.has_ended());
+    let drain = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+    first.finish().expect(124);
+    drop(drain);
 }

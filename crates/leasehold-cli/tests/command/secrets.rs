@@ -26,6 +26,12 @@ fn the_owner_token_shows_nowhere() {
             shown.extend(fs::read(proc_file(process, file)).unwrap());
             shown.push(b'\n');
         }
+        for file in fs::read_dir(proc_file(process, "fd")).unwrap() {
+            let Ok(opened) = fs::read_link(file.unwrap().path()) else { continue };
+            assert!(process != job || !opened.to_string_lossy().contains("leases.db"), "the job has {opened:?}");
+            shown.extend(opened.as_os_str().as_encoded_bytes());
+            shown.push(b'\n');
+        }
     }
     let second = second.finish().expect(75);
     shown.extend((second.stdout + &second.stderr).into_bytes());

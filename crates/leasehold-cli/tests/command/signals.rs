@@ -84,7 +84,7 @@ fn a_job_that_ends_in_its_own_way_keeps_its_code() {
 fn a_second_term_or_int_kills() {
     for second in [Signal::TERM, Signal::INT] {
         let place = Place::new();
-        let first = place.hold(
+        let mut first = place.hold(
             "k",
             &[],
             "trap 'echo TERM >> got' TERM; trap '' INT; echo up > got; while :; do sleep 0.02; done",
@@ -92,9 +92,40 @@ fn a_second_term_or_int_kills() {
         wait_until("the trap is set", || place.read("got") == "up\n");
         first.signal(Signal::TERM);
         wait_until("TERM arrived", || place.read("got") == "up\nTERM\n");
-        first.signal(second);
+        // One that comes at once is taken for the first one's echo.
+        wait_until("the second one is heard", || {
+            first.signal(second);
+            first.has_ended()
+        });
         first.finish().expect(137);
         assert_eq!(place.survivors(), []);
+        assert!(place.is_free("k"));
+    }
+}
+
+#[test]
+fn one_request_that_comes_twice_does_not_kill() {
+    let place = Place::new();
+    // `timeout` passes a TERM on to its child, and then to its whole group.
+    let script = "trap 'sleep 0.5; exit 5' TERM; echo $$ > pid.new; mv pid.new pid; while :; do sleep 0.02; done";
+    let first = place.start(place.program(["timeout", "300", BINARY, "run", "k", "--", "sh", "-c", script]));
+    place.pid("pid");
+    first.signal(Signal::TERM);
+    let finished = first.finish().expect(5);
+    assert!(!finished.stderr.contains("leasehold:"), "{}", finished.stderr);
+    assert!(place.is_free("k"));
+}
+
+#[test]
+fn a_stopped_job_hears_them() {
+    for (signal, code) in ENDING {
+        let place = Place::new();
+        let first = place.hold("k", &[], "exec sleep 60");
+        let job = place.pid("pid");
+        kill_process(job, Signal::STOP).unwrap();
+        wait_until("the job stands still", || fs::read_to_string(proc_file(job, "stat")).unwrap().contains(") T "));
+        first.signal(signal);
+        first.finish().expect(code);
         assert!(place.is_free("k"));
     }
 }

@@ -184,9 +184,14 @@ impl Running {
     }
 
     /// Waits for the end.
-    pub(crate) fn finish(mut self) -> Finished {
+    pub(crate) fn finish(self) -> Finished {
+        self.finish_within(PATIENCE)
+    }
+
+    /// Waits for an end that has to come within some time, which is to be far beyond what it takes.
+    pub(crate) fn finish_within(mut self, patience: Duration) -> Finished {
         let mut status = None;
-        wait_until("the command ends", || {
+        wait_within(patience, "the command ends", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -226,11 +231,15 @@ impl Finished {
 }
 
 /// Waits until a condition holds.
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_within(PATIENCE, what, condition);
+}
+
+fn wait_within(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let pause = Duration::from_millis(5);
     let mut waited = Duration::ZERO;
     while !condition() {
-        assert!(waited < PATIENCE, "never came true: {what}");
+        assert!(waited < patience, "never came true: {what}");
         thread::sleep(pause);
         waited += pause;
     }

@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
-use leasehold::clock::{Clock, Moment};
+use jiff::Timestamp;
 use leasehold::observe::{Event, Observer};
 use leasehold::store::Holder;
-use leasehold::{ErrorKind, FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use super::request::Request;
 use super::status::Status;
 use crate::child::{Cause, Ending, Limits, OnLost};
 use crate::config::Settings;
-use crate::exit;
+use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals;
 
@@ -26,17 +25,17 @@ pub(super) struct Renewals {
     status: Status,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Tally {
     confirmed: u64,
     failures: Option<Failures>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Failures {
     count: u32,
     since: Timestamp,
-    latest: ErrorKind,
+    latest: leasehold::Error,
 }
 
 impl Renewals {
@@ -50,7 +49,7 @@ impl Renewals {
     }
 
     fn tally(&self) -> Tally {
-        self.tally.lock().map(|tally| *tally).unwrap_or_default()
+        self.tally.lock().map(|tally| tally.clone()).unwrap_or_default()
     }
 }
 
@@ -66,9 +65,9 @@ impl Observer for Renewals {
                 self.status.tell("renewed", json!({"slack_ms": output::millis(renewed.slack)}));
             }
             Event::RenewalFailed(failed) => {
-                let first = Failures { count: 0, since: Timestamp::now(), latest: failed.kind };
-                let earlier = tally.failures.unwrap_or(first);
-                tally.failures = Some(Failures { count: earlier.count + 1, latest: failed.kind, ..earlier });
+                let latest = failed.error.clone();
+                let (count, since) = tally.failures.as_ref().map_or((0, Timestamp::now()), |it| (it.count, it.since));
+                tally.failures = Some(Failures { count: count + 1, since, latest });
             }
             _ => {}
         }
@@ -160,7 +159,7 @@ pub(super) fn word(reason: LostReason) -> &'static str {
 }
 
 /// The block for a lease that was lost while the command ran.
-pub(super) fn lost(request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
+pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
     let Request { name, renew, on_lost, .. } = *request;
     let signal = match on_lost {
         OnLost::Signal(signal) => signal,
@@ -180,12 +179,16 @@ pub(super) fn lost(request: &Request<'_>, renewals: &Renewals, ending: &Ending) 
         (Some(Cause::Lost(reason)), None) => format!("the store says: {reason}"),
         (_, Some(Failures { count, since, latest })) => {
             let times = if count == 1 { "renewal" } else { "renewals" };
-            format!("{count} {times} failed since {}: {latest}", since.strftime("%H:%M:%SZ"))
+            format!(
+                "{count} {times} failed since {}: {}",
+                since.strftime("%H:%M:%SZ"),
+                Failure::from_error(&latest, false)
+            )
         }
         (_, None) if renew == Renew::Off => "its ttl was over: raise --ttl, or let it be renewed".to_owned(),
         (_, None) => "no renewal was confirmed in time".to_owned(),
     };
-    let (end, gone) = (wall(ending.lease_end), wall(ending.gone));
+    let (end, gone) = (output::clock_time(ending.lease_end), output::clock_time(ending.gone));
     let effect = match ending.cause {
         Some(Cause::Lost(reason)) if reason != LostReason::Expired => {
             format!("somebody else may have held the key since the last renewal; the job was gone at {gone}")
@@ -195,10 +198,20 @@ pub(super) fn lost(request: &Request<'_>, renewals: &Renewals, ending: &Ending) 
         }
         _ => format!("somebody else may have held the key since {end}; the job was gone at {gone}"),
     };
+    let advice = match ending.cause {
+        Some(Cause::Lost(LostReason::Expired)) => "outlast such stops: a longer --ttl",
+        Some(Cause::Lost(_)) => "see who holds it before you start again",
+        _ if renew == Renew::Off => "more time: a longer --ttl",
+        _ => "outlast such outages: a longer --ttl",
+    };
     format!(
-        "lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n",
+        "lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n  \
+         store    {}\n  look     leasehold{} show {}        {advice}\n",
         stopped(ending, signal),
-        exit::LOST
+        exit::LOST,
+        settings.place(),
+        settings.options_again(),
+        output::quoted(name),
     )
 }
 
@@ -208,6 +221,9 @@ pub(super) fn stopped(ending: &Ending, signal: Signal) -> String {
         return "nothing of it was left".to_owned();
     };
     let after = output::precise(ending.gone.since(stopping));
+    if ending.refused {
+        return format!("group {} could not be signalled (it runs as another user), gone after {after}", ending.group);
+    }
     let signal = signals::name(signal);
     let signals = match (ending.warned, ending.killed) {
         (true, true) => format!("{signal} and KILL"),
@@ -215,15 +231,4 @@ pub(super) fn stopped(ending: &Ending, signal: Signal) -> String {
         _ => signal.to_owned(),
     };
     format!("{signals} sent to group {}, gone after {after}", ending.group)
-}
-
-/// A moment by the wall clock, for people.
-fn wall(moment: Moment) -> String {
-    let now = Clock::system().now();
-    let signed = |length: Duration| SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
-    let time = Timestamp::now()
-        .checked_add(signed(moment.since(now)))
-        .and_then(|time| time.checked_sub(signed(now.since(moment))))
-        .unwrap_or(Timestamp::MAX);
-    time.strftime("%H:%M:%S%.1fZ").to_string()
 }
