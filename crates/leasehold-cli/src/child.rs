@@ -10,14 +10,15 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
 
 use self::descendants::Descendants;
 use self::guardian::Guardian;
-pub(crate) use self::plan::{Cause, Limits};
+pub(crate) use self::plan::{Cause, Limits, OnLost};
 use self::process::Process;
 use self::reach::Reach;
 use self::terminal::Terminal;
 pub(crate) use self::trampoline::Environment;
 use self::trampoline::Trampoline;
-pub(crate) use self::watch::Ending;
 use self::watch::Stop;
+pub(crate) use self::watch::{Ending, Notice};
+use crate::cli::Input;
 
 mod descendants;
 mod group;
@@ -108,14 +109,14 @@ impl Job {
     }
 
     /// Has the command executed; an error says why it cannot be.
-    pub(crate) async fn execute(&mut self, environment: &Environment) -> io::Result<()> {
+    pub(crate) async fn execute(&mut self, stdin: Input, environment: &Environment) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
             terminal.give();
         }
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
-        waiting.execute(environment).await.inspect_err(|_| self.bury())
+        waiting.execute(stdin, environment).await.inspect_err(|_| self.bury())
     }
 
     /// Waits for the command's process, which is on its way out with nothing left to do.

@@ -1,6 +1,7 @@
 //! The command line: what can be said, and how it is explained.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -38,22 +39,40 @@ pub(crate) struct Global {
     /// [env: LEASEHOLD_NAMESPACE] [default: leasehold]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
+    /// Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Say nothing about waiting and busy keys: the exit code tells
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Say which store, which lease and what happens to it
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
+    /// How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How messages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One object per line
+    Json,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Hold KEY while CMD runs: renew the lease, stop CMD before it ends, give it back afterwards
-    Run(Run),
+    Run(Box<Run>),
     /// Tell who holds KEY; exit code 1 if nobody does
     Show(Show),
     /// List what is held
     List(List),
+    /// Show the settings and where each was said
+    #[command(subcommand)]
+    Config(Configuration),
     /// Print the version
     Version,
 }
@@ -62,10 +81,30 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./import.sh
   leasehold run nightly -w 10m --max-runtime 2h -- ./import.sh --full
-  leasehold run report -n --skip-ok -- sh -c 'make report | mail -s report ops'
+  leasehold run report -n --skip-ok -c 'make report | mail -s report ops'
 
 Durations: 500ms, 1.5s, 30s, 2m, 1h30m; a bare number is seconds.
 CMD gets its own process group and LEASEHOLD_KEY, LEASEHOLD_FENCING_TOKEN and more in its environment.";
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = CONFIG_EXAMPLES)]
+pub(crate) enum Configuration {
+    /// Print every setting, its value without secrets, and where it was said
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Show(ConfigShow),
+}
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  leasehold config show
+  leasehold config show --json --config ./leasehold.toml";
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigShow {
+    /// Print one JSON object, schema leasehold.config/1
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
@@ -76,7 +115,7 @@ pub(crate) struct Run {
     /// Do not wait: exit with 75 if somebody else holds KEY
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
-    /// Wait at most this long, then exit with 75; 0 = -n [env: LEASEHOLD_WAIT] [default: for ever]
+    /// Wait at most this long, then exit with 75; 0 = -n [env: LEASEHOLD_WAIT] [default: forever]
     #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) wait: Option<String>,
     /// Exit with N instead of 75 if KEY is busy
@@ -98,6 +137,10 @@ pub(crate) struct Run {
     /// [default: 10s, or half of what ttl and renewal leave]
     #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) kill_after: Option<String>,
+    /// What happens to CMD if the lease is lost: term; signal:NAME for another signal in place of TERM; continue to
+    /// let it run on while somebody else may hold KEY [default: term]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_lost: Option<String>,
     /// Stop CMD after this long and exit with 124
     #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) max_runtime: Option<String>,
@@ -116,9 +159,36 @@ pub(crate) struct Run {
     /// Refuse a store without fencing tokens that grow over restarts
     #[arg(long)]
     pub(crate) require_fencing: bool,
+    /// What CMD reads: the input of this process, or nothing
+    #[arg(long, value_name = "FROM", default_value = "inherit", hide_default_value = true)]
+    pub(crate) stdin: Input,
+    /// Write the secret that owns the lease to FILE, for its user only, while CMD runs
+    #[arg(long, value_name = "FILE")]
+    pub(crate) owner_file: Option<PathBuf>,
+    /// Give CMD the secret that owns the lease in LEASEHOLD_OWNER, where others of the same user can read it
+    #[arg(long)]
+    pub(crate) export_owner: bool,
+    /// Write what happens to this open file descriptor, one JSON object per line, schema leasehold.status/1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..), allow_hyphen_values = true)]
+    pub(crate) status_fd: Option<i32>,
+    /// Write how it ended to FILE, one JSON object, schema leasehold.run/1
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Run this with sh -c in place of CMD
+    #[arg(short = 'c', value_name = "STR", allow_hyphen_values = true, conflicts_with = "command")]
+    pub(crate) script: Option<OsString>,
     /// What to run
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "script", value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What the command reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Input {
+    /// The input of this process
+    Inherit,
+    /// Nothing
+    Null,
 }
 
 /// How far exclusion has to reach.

@@ -2,27 +2,43 @@
 
 use std::future::Future;
 
-use crate::cli::{Cli, Command};
+use leasehold::config::Config;
+
+use self::run::Status;
+use crate::cli::{Cli, Command, Configuration, LogFormat};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
 
+mod config;
 mod list;
 mod run;
 mod show;
 
 /// Does what was asked and answers with the exit code.
 pub(crate) fn dispatch(cli: Cli) -> u8 {
-    let outcome = Settings::new(&cli.global).and_then(|settings| match &cli.command {
-        Command::Run(arguments) => block_on(run::run(&settings, arguments)),
-        Command::Show(arguments) => block_on(show::show(&settings, arguments)),
-        Command::List(arguments) => block_on(list::list(&settings, arguments)),
-        Command::Version => output::print(concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| exit::DONE),
-    });
-    outcome.unwrap_or_else(|failure| {
-        output::tell(&format!("{failure} (exit {})", failure.code));
+    if cli.global.log_format == LogFormat::Json {
+        output::tell_as_json();
+    }
+    perform(&cli).unwrap_or_else(|failure| {
+        output::tell_failure(&failure);
         failure.code
     })
+}
+
+fn perform(cli: &Cli) -> Result<u8, Failure> {
+    let settings = || Settings::new(&cli.global, Config::default());
+    match &cli.command {
+        Command::Run(arguments) => {
+            // Before anything else is opened, which could be mistaken for what was passed.
+            let status = Status::open(arguments.status_fd)?;
+            block_on(run::run(&cli.global, arguments, &status))
+        }
+        Command::Show(arguments) => block_on(show::show(&settings()?, arguments)),
+        Command::List(arguments) => block_on(list::list(&settings()?, arguments)),
+        Command::Config(Configuration::Show(arguments)) => config::show(&cli.global, arguments),
+        Command::Version => output::print(concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| exit::DONE),
+    }
 }
 
 /// Runs on this thread: it is the one that starts the command's process, and there is no other to start.

@@ -1,10 +1,11 @@
-//! Settings: flag over environment over default, and the store that they name.
+//! Settings: flag over environment over files over default, and the store that they name.
 
 use std::env;
 use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::config::{parse_duration, redacted};
+use leasehold::config::{Config, Resolved, Source, parse_duration, parse_wait, redacted};
 use leasehold::store::Scope;
 use leasehold::store::sqlite::SqliteStore;
 use leasehold::{ErrorKind, Key, LockManager, LockManagerBuilder, MAX_TTL, MIN_TTL, Wait};
@@ -13,69 +14,104 @@ use crate::cli::Global;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// Where a setting was said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Flag,
-    Environment,
-    Default,
+/// What holds where nothing was said.
+const DEFAULT_STORE: &str = "sqlite:";
+
+/// The settings of the system.
+const SYSTEM_FILE: &str = "/etc/leasehold/config.toml";
+
+/// Everything that was said, wherever it was.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) config: Config,
+    /// The files that were looked for, and whether they were there.
+    pub(crate) files: Vec<(PathBuf, bool)>,
+}
+
+impl Said {
+    /// Gathers flags, environment and files; `flags` holds those that are not global.
+    pub(crate) fn gather(global: &Global, flags: Config) -> Result<Self, Failure> {
+        let mut flags = flags;
+        if let Some(url) = &global.store {
+            flags = flags.store(url);
+        }
+        if let Some(namespace) = &global.namespace {
+            flags = flags.namespace(namespace);
+        }
+        let mut said =
+            Self { config: flags.said_by(&Source::Flag).or(Config::from_env("LEASEHOLD")), files: Vec::new() };
+        let named = match &global.config {
+            Some(path) => Some(("--config", path.clone())),
+            None => env::var_os("LEASEHOLD_CONFIG")
+                .filter(|path| !path.is_empty())
+                .map(|path| ("LEASEHOLD_CONFIG", PathBuf::from(path))),
+        };
+        if let Some((place, path)) = named
+            && !said.read(&path)?
+        {
+            let path = output::clean(&path.display().to_string());
+            return Err(Failure::new(exit::CONFIG, format!("there is no file {path}: check {place}")));
+        }
+        if let Some(path) = user_file() {
+            said.read(&path)?;
+        }
+        said.read(Path::new(SYSTEM_FILE))?;
+        said.config = said.config.or(Config::from_url(DEFAULT_STORE).said_by(&Source::Default));
+        Ok(said)
+    }
+
+    /// Adds the settings of a file below those that are there; `false` if there is no such file.
+    fn read(&mut self, path: &Path) -> Result<bool, Failure> {
+        let found = Config::from_file(path).map_err(|error| Failure::new(exit::CONFIG, error.message()))?;
+        self.files.push((path.to_owned(), found.is_some()));
+        let Some(lower) = found else {
+            return Ok(false);
+        };
+        self.config = std::mem::take(&mut self.config).or(lower);
+        Ok(true)
+    }
+
+    /// Where a setting was said.
+    fn source(&self, name: &str) -> Source {
+        let setting = self.config.describe().into_iter().find(|setting| setting.name == name);
+        setting.map_or(Source::Default, |setting| setting.source)
+    }
 }
 
 /// What every subcommand needs to know.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    url: String,
-    source: Source,
-    namespace: Option<String>,
+    resolved: Resolved,
+    store_source: Source,
+    namespace_source: Source,
+    file: Option<PathBuf>,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
 }
 
 impl Settings {
-    /// Settings from the command line and the environment; the store is not touched yet.
-    pub(crate) fn new(global: &Global) -> Result<Self, Failure> {
-        let (url, source) = match (&global.store, variable("LEASEHOLD_STORE")?) {
-            (Some(url), _) => (url.clone(), Source::Flag),
-            (None, Some(url)) => (url, Source::Environment),
-            (None, None) => (DEFAULT_STORE.to_owned(), Source::Default),
-        };
-        // An option inside of a URL that was given as a flag stands above the environment.
-        let namespace = match &global.namespace {
-            Some(namespace) => Some(namespace.clone()),
-            None if source == Source::Flag && has_option(&url, "namespace") => None,
-            // Unlike the other variables this one may be empty: that is the namespace of exact keys.
-            None => raw_variable("LEASEHOLD_NAMESPACE")?,
-        };
-        Ok(Self { url, source, namespace, quiet: global.quiet, verbose: global.verbose })
-    }
-
-    /// The ttl that was asked for by flag or environment; `None` leaves it to the URL and the library.
-    pub(crate) fn ttl(&self, flag: Option<&str>) -> Result<Option<Duration>, Failure> {
-        let (text, said) = match (flag, variable("LEASEHOLD_TTL")?) {
-            (Some(text), _) => (text.to_owned(), "--ttl"),
-            (None, _) if self.source == Source::Flag && has_option(&self.url, "ttl") => {
-                return Ok(None);
-            }
-            (None, Some(text)) => (text, "LEASEHOLD_TTL"),
-            (None, None) => return Ok(None),
-        };
-        let ttl = duration(&text).map_err(|why| Failure::new(exit::DATA, format!("invalid ttl in {said}: {why}")))?;
-        if ttl < MIN_TTL || ttl > MAX_TTL {
-            return Err(Failure::new(
-                exit::DATA,
-                format!("invalid ttl in {said}: {} is not between {MIN_TTL:?} and 24h", clip(&text)),
-            ));
-        }
-        Ok(Some(ttl))
-    }
-
-    /// Opens the store and applies the namespace.
-    pub(crate) async fn open(&self) -> Result<LockManagerBuilder, Failure> {
-        let builder = leasehold::config::open(&self.url).await.map_err(|error| self.failure(&error))?;
-        Ok(match &self.namespace {
-            Some(namespace) => builder.namespace(namespace),
-            None => builder,
+    /// Settings from everywhere, checked; the store is not touched yet.
+    pub(crate) fn new(global: &Global, flags: Config) -> Result<Self, Failure> {
+        let said = Said::gather(global, flags)?;
+        let resolved = said.config.resolve().map_err(|error| Failure::from_error(&error, false))?;
+        Ok(Self {
+            resolved,
+            store_source: said.source("store"),
+            namespace_source: said.source("namespace"),
+            file: global.config.clone(),
+            quiet: global.quiet,
+            verbose: global.verbose,
         })
+    }
+
+    /// How long to wait for a key.
+    pub(crate) fn wait(&self) -> Wait {
+        self.resolved.wait
+    }
+
+    /// Opens the store.
+    pub(crate) async fn open(&self) -> Result<LockManagerBuilder, Failure> {
+        self.resolved.open().await.map_err(|error| self.failure(&error))
     }
 
     /// Builds the manager; a store that does not exclude other processes is refused, or announced if it was named.
@@ -103,7 +139,7 @@ impl Settings {
 
     /// An error from the library as this command reports it.
     pub(crate) fn failure(&self, error: &leasehold::Error) -> Failure {
-        let failure = Failure::from_error(error, self.is_local_file());
+        let failure = Failure::from_error(error, is_sqlite(&self.resolved.store));
         match failure.code {
             exit::UNAVAILABLE => failure.note(&format!("store: {}", self.place())),
             exit::CONFIG if error.kind() == ErrorKind::Unsupported => failure.note("name another store with --store"),
@@ -113,35 +149,63 @@ impl Settings {
 
     /// The store's URL without credentials; for the default store the one that names its file.
     pub(crate) fn place(&self) -> String {
-        let unnamed = self.url.split('?').next().is_some_and(|base| base.trim().eq_ignore_ascii_case(DEFAULT_STORE));
-        match SqliteStore::default_path() {
-            Ok(path) if unnamed => {
-                let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
-                output::clean(&format!("sqlite://{path}"))
-            }
-            _ => output::clean(&redacted(&self.url)),
-        }
+        place(&self.resolved.store)
     }
 
     /// The options that make another command find the same store and namespace.
     pub(crate) fn options_again(&self) -> String {
-        let store = match self.source {
-            Source::Flag => format!(" -s {}", output::quoted(&self.place())),
-            _ => String::new(),
-        };
-        let namespace = match &self.namespace {
-            Some(namespace) if raw_variable("LEASEHOLD_NAMESPACE").ok().flatten().as_ref() != Some(namespace) => {
-                format!(" --namespace {}", output::quoted(namespace))
-            }
-            _ => String::new(),
-        };
-        store + &namespace
+        let mut options = String::new();
+        if let Some(file) = &self.file {
+            options.push_str(&format!(" --config {}", output::quoted(&file.display().to_string())));
+        }
+        if self.store_source == Source::Flag {
+            options.push_str(&format!(" -s {}", output::quoted(&self.place())));
+        }
+        if self.namespace_source == Source::Flag {
+            options.push_str(&format!(" --namespace {}", output::quoted(&self.resolved.namespace)));
+        }
+        options
     }
+}
 
-    fn is_local_file(&self) -> bool {
-        let scheme = self.url.trim().split(':').next().unwrap_or_default();
-        scheme.eq_ignore_ascii_case("sqlite")
+/// A store's URL without credentials; for the default store the one that names its file.
+pub(crate) fn place(url: &str) -> String {
+    let url = url.trim();
+    let unnamed = url.split('?').next().is_some_and(|base| {
+        base.trim_end().eq_ignore_ascii_case(DEFAULT_STORE) || base.trim_end().eq_ignore_ascii_case("sqlite")
+    });
+    match SqliteStore::default_path() {
+        Ok(path) if unnamed => {
+            let path = path.to_string_lossy().replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+            output::clean(&format!("sqlite://{path}"))
+        }
+        _ => output::clean(&redacted(url)),
     }
+}
+
+/// Whether two places are the same store, however they are spelled.
+pub(crate) fn is_same_place(one: &str, other: &str) -> bool {
+    let plain = |place: &str| {
+        let base = place.split('?').next().unwrap_or(place).to_owned();
+        let path = is_sqlite(&base).then(|| base.split_once(':').map(|(_, path)| path.to_owned())).flatten();
+        // A path that is percent-encoded is not found here, and is compared as it is written.
+        let path = path.map(|path| path.strip_prefix("//").map_or(path.clone(), ToOwned::to_owned));
+        path.and_then(|path| Path::new(&path).canonicalize().ok()).unwrap_or_else(|| PathBuf::from(base))
+    };
+    plain(one) == plain(other)
+}
+
+fn is_sqlite(url: &str) -> bool {
+    let scheme = url.trim().split([':', '?']).next().unwrap_or_default();
+    scheme.eq_ignore_ascii_case("sqlite")
+}
+
+/// The settings of the user. The current directory is never looked at: whoever can write there must not redirect
+/// somebody else's leases.
+fn user_file() -> Option<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
+    Some(directory.join("leasehold/config.toml"))
 }
 
 /// The key as it was typed, checked before any store is touched.
@@ -151,17 +215,27 @@ pub(crate) fn key_name(typed: &OsStr) -> Result<&str, Failure> {
     Ok(name)
 }
 
-/// How long to wait: `-n` or `-w`, else `LEASEHOLD_WAIT`, else for ever.
-pub(crate) fn wait(nonblock: bool, flag: Option<&str>) -> Result<Wait, Failure> {
-    let (text, said, code) = match (flag, variable("LEASEHOLD_WAIT")?) {
-        _ if nonblock => return Ok(Wait::No),
-        (Some(text), _) => (text.to_owned(), "--wait", exit::USAGE),
-        (None, Some(text)) => (text, "LEASEHOLD_WAIT", exit::CONFIG),
-        (None, None) => return Ok(Wait::Forever),
-    };
-    let wait = duration(&text)
-        .map_err(|why| Failure::new(code, format!("invalid {said}: {why}; without it the wait has no end")))?;
-    Ok(if wait.is_zero() { Wait::No } else { Wait::UpTo(wait) })
+/// The flags of `run` that may be said elsewhere too.
+pub(crate) fn flags(nonblock: bool, wait: Option<&str>, ttl: Option<&str>) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    if let Some(text) = ttl {
+        let ttl = duration(text).map_err(|why| Failure::new(exit::DATA, format!("invalid --ttl: {why}")))?;
+        if ttl < MIN_TTL || ttl > MAX_TTL {
+            let why = format!("invalid --ttl: {} is not between {MIN_TTL:?} and 24h", clip(text));
+            return Err(Failure::new(exit::DATA, why));
+        }
+        config = config.ttl(ttl);
+    }
+    if nonblock {
+        config = config.wait(Wait::No);
+    } else if let Some(text) = wait {
+        let wait = parse_wait(text).map_err(|error| {
+            let why = error.message();
+            Failure::new(exit::USAGE, format!("invalid --wait: {why}; without it the wait has no end"))
+        })?;
+        config = config.wait(wait);
+    }
+    Ok(config)
 }
 
 /// A length of time from a flag.
@@ -180,30 +254,19 @@ fn clip(text: &str) -> String {
     output::clean(&text.chars().take(40).collect::<String>())
 }
 
-/// A variable of the environment; an empty one counts as absent.
-fn variable(name: &str) -> Result<Option<String>, Failure> {
-    Ok(raw_variable(name)?.filter(|value| !value.is_empty()))
-}
-
-fn raw_variable(name: &str) -> Result<Option<String>, Failure> {
-    env::var_os(name)
-        .map(|value| value.into_string().map_err(|_| Failure::new(exit::CONFIG, format!("{name} is not UTF-8"))))
-        .transpose()
-}
-
-const DEFAULT_STORE: &str = "sqlite:";
-
-fn has_option(url: &str, name: &str) -> bool {
-    url.split_once('?').is_some_and(|(_, query)| query.split('&').any(|option| option.split('=').next() == Some(name)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn options_inside_of_urls_are_seen() {
-        assert!(has_option("sqlite:///x?ttl=3s&namespace=a", "namespace"));
-        assert!(!has_option("sqlite:///namespace", "namespace"));
+    fn the_same_file_is_the_same_store_however_it_is_spelled() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().display();
+        for other in [format!("sqlite:{path}"), format!("SQLITE://{path}?ttl=1m"), format!("sqlite:///..{path}")] {
+            assert!(is_same_place(&format!("sqlite://{path}"), &other), "{other}");
+        }
+        assert!(!is_same_place(&format!("sqlite://{path}"), &format!("sqlite://{path}.other")));
+        assert!(is_same_place("redis://a/0?ttl=1s", "redis://a/0"));
+        assert!(!is_same_place("redis://a/0", "redis://a/1"));
     }
 }

@@ -1,11 +1,13 @@
 //! What people and programs read: messages on stderr, answers on stdout, lengths and times in words.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp};
 use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
+use serde_json::json;
 
 use crate::exit::{self, Failure};
 
@@ -20,15 +22,58 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says something on stderr, after the program's name.
-pub(crate) fn tell(message: &str) {
-    tell_raw(&format!("leasehold: {message}\n"));
+/// Whether messages are objects for programs.
+static AS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// From now on messages are one JSON object per line.
+pub(crate) fn tell_as_json() {
+    AS_JSON.store(true, Ordering::Relaxed);
 }
 
-/// Says something on stderr in one write, so that lines of several processes do not mix.
+/// Says something on stderr, after the program's name.
+pub(crate) fn tell(message: &str) {
+    tell_block(&format!("{message}\n"));
+}
+
+/// Says why this ends; the code is part of it.
+pub(crate) fn tell_failure(failure: &Failure) {
+    if AS_JSON.load(Ordering::Relaxed) {
+        tell_raw(&as_json("error", &failure.message, Some(failure.code)));
+    } else {
+        tell(&format!("{failure} (exit {})", failure.code));
+    }
+}
+
+/// Says something on stderr that may have several lines, after the program's name.
+pub(crate) fn tell_block(text: &str) {
+    if !AS_JSON.load(Ordering::Relaxed) {
+        return tell_raw(&format!("leasehold: {text}"));
+    }
+    let (level, message) = match text.split_once(": ") {
+        Some((word, message)) if word.eq_ignore_ascii_case("warning") => ("warning", message),
+        Some(("lost", _)) => ("error", text),
+        _ => ("info", text),
+    };
+    tell_raw(&as_json(level, message, None));
+}
+
+/// Writes to stderr at once, so that lines of several processes do not mix.
 pub(crate) fn tell_raw(text: &str) {
     // There is nowhere left to complain.
     io::stderr().write_all(text.as_bytes()).ok();
+}
+
+fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {
+    let mut object = json!({
+        "schema": "leasehold.log/1",
+        "time": rfc3339_now(),
+        "level": level,
+        "message": message.trim_end(),
+    });
+    if let Some(code) = exit {
+        object["exit"] = code.into();
+    }
+    format!("{object}\n")
 }
 
 /// Text from the store or the command line as it can be shown: a control character could forge lines or colours, and
@@ -94,6 +139,16 @@ pub(crate) fn clock_time(moment: Moment) -> String {
 /// A moment for programs: RFC 3339, in UTC, to the millisecond.
 pub(crate) fn rfc3339(time: SystemTime) -> Option<String> {
     Timestamp::try_from(time).ok().map(|time| format!("{time:.3}"))
+}
+
+/// The present moment for programs.
+pub(crate) fn rfc3339_now() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+/// A length of time for programs, in whole milliseconds.
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How long ago by the wall clock; zero if that lies ahead.

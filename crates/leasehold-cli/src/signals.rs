@@ -13,6 +13,32 @@ use tokio::signal::unix::{self, SignalKind};
 /// supervisors and shells that end a session.
 pub(crate) const ECHO: Duration = Duration::from_millis(100);
 
+/// Signals that people name.
+pub(crate) const NAMES: [(&str, Signal); 10] = [
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("ABRT", Signal::ABORT),
+    ("KILL", Signal::KILL),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("ALRM", Signal::ALARM),
+    ("TERM", Signal::TERM),
+    ("WINCH", Signal::WINCH),
+];
+
+/// The signal of this name, with or without SIG in front.
+pub(crate) fn named(name: &str) -> Option<Signal> {
+    let name = name.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, signal)| signal)
+}
+
+/// What people call a signal.
+pub(crate) fn name(signal: Signal) -> &'static str {
+    NAMES.into_iter().find(|(_, known)| *known == signal).map_or("a signal", |(name, _)| name)
+}
+
 /// Every signal that matters, as one stream: those that are passed on to the command, and those that tell that a child
 /// has changed or that this process was continued.
 #[derive(Debug)]

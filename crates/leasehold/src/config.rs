@@ -1,4 +1,4 @@
-//! From a store's URL to a manager: which stores there are, which options they take.
+//! From a store's URL, the environment or a file to a manager: which stores there are, which options they take.
 //!
 //! | URL | store |
 //! |---|---|
@@ -9,29 +9,34 @@
 //! Every store takes the options `namespace`, `ttl`, `op_timeout` and `connect_timeout`, as in
 //! `sqlite:///run/app.db?ttl=1m&namespace=app`. Parts of a path and of an option are percent-encoded where they hold
 //! `?`, `#`, `%` or `&`.
+//!
+//! [`Config`] gathers settings from several places; with the feature `config` also from TOML and everything else that
+//! serde reads.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use url::form_urlencoded;
 
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::manager::{LockManager, LockManagerBuilder};
-use crate::store::SharedStore;
-use crate::store::memory::MemoryStore;
-use crate::store::noop::NoopStore;
-#[cfg(feature = "sqlite")]
-use crate::store::sqlite::SqliteStore;
-use crate::types::check_namespace;
+use crate::options::{DEFAULT_TTL, MAX_OPERATION_LIMIT, Wait};
+use crate::types::DEFAULT_NAMESPACE;
 
+mod environment;
+#[cfg(feature = "config")]
+mod file;
 mod redact;
+mod resolved;
+mod source;
+mod url;
 
 pub use self::redact::redacted;
-
-/// Schemes, and the feature that each needs; a scheme without its feature is known but refused.
-const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
-
-const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
+pub use self::resolved::Resolved;
+use self::source::Said;
+pub use self::source::{Setting, Source};
+use self::url::Parts;
 
 /// How far a name may be from the one that was meant, in letters.
 const NEAR: usize = 2;
@@ -59,7 +64,7 @@ const NEAR: usize = 2;
 ///
 /// A file may have been created if the future is dropped; nothing else remains.
 pub async fn open(url: &str) -> Result<LockManagerBuilder> {
-    open_parts(url).await.map_err(|error| error.during(Operation::Connect))
+    Config::from_url(url).open().await
 }
 
 /// A length of time as people write it: `30s`, `1.5s`, `2m`, `1h 30m`; a bare number is seconds.
@@ -82,101 +87,237 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     })
 }
 
-async fn open_parts(url: &str) -> Result<LockManagerBuilder> {
-    let url = url.trim();
-    if url.is_empty() {
-        return Err(invalid(format!("no store is named: {}", choices())));
+/// How long to wait, as people write it: a length of time, 0 = not at all, or `forever`.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidConfig`] if it is malformed or negative.
+pub fn parse_wait(text: &str) -> Result<Wait> {
+    if text.trim().eq_ignore_ascii_case("forever") {
+        return Ok(Wait::Forever);
     }
-    if url.contains('#') {
-        return Err(invalid("a store's URL has no part after '#': write %23 where the character is meant"));
-    }
-    let (base, query) = redact::split_at_mark(url, '?');
-    let Some((scheme, place)) = base.split_once(':').filter(|(scheme, _)| redact::is_scheme(scheme)) else {
-        let path = if base.starts_with(['/', '.', '~']) { "; a file is sqlite:///path" } else { "" };
-        return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
-    };
-    let scheme = scheme.to_ascii_lowercase();
-    match SCHEMES.iter().find(|(known, _)| *known == scheme) {
-        None => {
-            let near = near(&scheme, SCHEMES.map(|(name, _)| name));
-            let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
-            return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
-        }
-        Some((_, false)) => {
-            return Err(invalid(format!(
-                "store {scheme:?} is not compiled in: build with the feature {scheme:?}, or {}",
-                choices()
-            )));
-        }
-        Some((_, true)) => {}
-    }
-    let options = Options::parse(query.trim_start_matches('?'))?;
-    let opening = open_store(&scheme, place);
-    let store = match options.connect_timeout {
-        None => opening.await?,
-        Some(limit) => tokio::time::timeout(limit, opening).await.unwrap_or_else(|_| {
-            let message = format!("no answer within the connect_timeout of {limit:?}");
-            Err(Error::new(ErrorKind::Unavailable, message))
-        })?,
-    };
-    Ok(options.apply(LockManager::builder(store)))
+    let wait = parse_duration(text)?;
+    Ok(if wait.is_zero() { Wait::No } else { Wait::UpTo(wait) })
 }
 
-async fn open_store(scheme: &str, place: &str) -> Result<SharedStore> {
-    match scheme {
-        "memory" => no_place(scheme, place).map(|()| MemoryStore::new().into()),
-        "noop" => no_place(scheme, place).map(|()| NoopStore::new().into()),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(match sqlite_path(place)? {
-            None => SqliteStore::open_default().await?.into(),
-            Some(path) => SqliteStore::open(path).await?.into(),
-        }),
-        _ => Err(invalid(format!("unknown store {scheme:?}: {}", choices()))),
-    }
+/// Settings of a manager, each with the place where it was said.
+///
+/// What was said in several places is laid over each other with [`or`](Self::or). An option in the store's URL counts
+/// just below what was said in the place that named the URL. Nothing is checked until [`resolve`](Self::resolve), and
+/// only what is used then: a malformed value that is overridden, or a password for a store that takes none, is no
+/// error. There is no default store: excluding nobody must not happen by accident.
+///
+/// ```
+/// # use leasehold::config::Config;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let config = Config::from_env("MY_APP").or(Config::from_url("memory:").namespace("my-app"));
+/// for setting in config.describe() {
+///     println!("{} = {:?} ({})", setting.name, setting.value, setting.source);
+/// }
+/// let locks = config.connect().await?;
+/// # drop(locks);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "nothing happens until `open` or `connect`"]
+pub struct Config {
+    store: Option<Said<String>>,
+    namespace: Option<Said<String>>,
+    ttl: Option<Said<Duration>>,
+    wait: Option<Said<Wait>>,
+    op_timeout: Option<Said<Duration>>,
+    connect_timeout: Option<Said<Duration>>,
+    password: Option<Said<String>>,
+    password_file: Option<Said<PathBuf>>,
 }
 
-fn no_place(scheme: &str, place: &str) -> Result<()> {
-    if matches!(place, "" | "//") {
-        return Ok(());
+impl Config {
+    /// Settings that name the store and nothing else but what its URL says.
+    pub fn from_url(url: &str) -> Self {
+        Self::default().store(url)
     }
-    Err(invalid(format!("{scheme:?} takes nothing but options: write {scheme}: or {scheme}:?ttl=30s")))
-}
 
-/// The file that is named; `None` = the default one.
-#[cfg(feature = "sqlite")]
-fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::OsStringExt;
-
-    if place.is_empty() {
-        return Ok(None);
+    /// Sets the store's URL; the bare name of a store is enough where it needs no more.
+    pub fn store(mut self, url: &str) -> Self {
+        self.store = Some(Said::of(Ok(url.to_owned()), Source::Program));
+        self
     }
-    let path = match place.strip_prefix("//") {
-        Some(after_host) if after_host.starts_with('/') => after_host,
-        None if place.starts_with('/') => place,
-        _ if place.eq_ignore_ascii_case(":memory:") => {
-            return Err(invalid("a lease in memory excludes nobody else: write memory: if that is meant"));
+
+    /// Sets the namespace of all keys: at most 64 of `A-Z a-z 0-9 . _ -`; empty = keys are stored as they are.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(Said::of(Ok(namespace.to_owned()), Source::Program));
+        self
+    }
+
+    /// Sets the ttl of locks that set none.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(Said::of(Ok(ttl), Source::Program));
+        self
+    }
+
+    /// Sets how long [`Lock::run`](crate::Lock::run) waits on locks that do not say so.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = Some(Said::of(Ok(wait), Source::Program));
+        self
+    }
+
+    /// Sets the longest time of a single store operation; a sixth of the ttl limits it further.
+    pub fn op_timeout(mut self, limit: Duration) -> Self {
+        self.op_timeout = Some(Said::of(Ok(limit), Source::Program));
+        self
+    }
+
+    /// Sets how long opening the store may take.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = Some(Said::of(Ok(limit), Source::Program));
+        self
+    }
+
+    /// Sets the password for stores that take one.
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(Said::of(Ok(password.to_owned()), Source::Program));
+        self
+    }
+
+    /// Sets the file whose first line is the password for stores that take one.
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.password_file = Some(Said::of(Ok(path.into()), Source::Program));
+        self
+    }
+
+    /// Notes where everything that is set here was said.
+    pub fn said_by(mut self, source: &Source) -> Self {
+        self.each(|said| {
+            let Place { source: known, .. } = said;
+            *known = source.clone();
+        });
+        self
+    }
+
+    /// Fills in from `lower` what is not set here.
+    pub fn or(mut self, mut lower: Self) -> Self {
+        let mut highest = 0;
+        self.each(|said| highest = highest.max(*said.layer));
+        lower.each(|said| *said.layer += highest + 1);
+        Self {
+            store: self.store.or(lower.store),
+            namespace: self.namespace.or(lower.namespace),
+            ttl: self.ttl.or(lower.ttl),
+            wait: self.wait.or(lower.wait),
+            op_timeout: self.op_timeout.or(lower.op_timeout),
+            connect_timeout: self.connect_timeout.or(lower.connect_timeout),
+            password: self.password.or(lower.password),
+            password_file: self.password_file.or(lower.password_file),
         }
-        _ => {
-            return Err(invalid(
-                "a file is named by its absolute path: write sqlite:///path with three slashes, or sqlite: for the \
-                 default file",
-            ));
+    }
+
+    /// Opens the store and prepares a manager.
+    ///
+    /// # Errors
+    ///
+    /// As [`resolve`](Self::resolve) and [`Resolved::open`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A file may have been created if the future is dropped; nothing else remains.
+    pub async fn open(&self) -> Result<LockManagerBuilder> {
+        self.resolve().map_err(|error| error.during(Operation::Connect))?.open().await
+    }
+
+    /// Opens the store and builds a manager.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open) and [`LockManagerBuilder::build`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`open`](Self::open).
+    pub async fn connect(&self) -> Result<LockManager> {
+        self.open().await?.build()
+    }
+
+    /// The password for a store that takes one: what was said in the highest place, from there or from its file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] if the file cannot be read or is empty, or if one place gives both.
+    pub fn read_password(&self) -> Result<Option<String>> {
+        let layer = |said: Option<usize>| said.unwrap_or(usize::MAX);
+        let (plain, file) =
+            (self.password.as_ref().map(|said| said.layer), self.password_file.as_ref().map(|said| said.layer));
+        if plain.is_some() && plain == file {
+            return Err(invalid("password and password_file are both given: keep one"));
         }
-    };
-    let path = format!("/{}", path.trim_start_matches('/'));
-    let is_escape = |after: &str| after.get(..2).is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    if !path.split('%').skip(1).all(is_escape) {
-        return Err(invalid("a file's path holds a '%' without two digits: write %25 where the character is meant"));
+        if layer(plain) <= layer(file) {
+            return value(self.password.clone(), "password", ErrorKind::InvalidConfig);
+        }
+        let path = value(self.password_file.clone(), "password_file", ErrorKind::InvalidConfig)?;
+        path.map(|path| environment::read(&path)).transpose()
     }
-    let path: Vec<u8> = percent_encoding::percent_decode_str(&path).collect();
-    if path.contains(&0) {
-        return Err(invalid("a file's path holds a zero byte: remove %00"));
+
+    /// The store's URL as it was said; may hold a password, see [`redacted`].
+    pub fn url(&self) -> Option<&str> {
+        self.store.as_ref()?.value.as_deref().ok()
     }
-    Ok(Some(OsString::from_vec(path).into()))
+
+    /// Every setting with its value and where it was said; defaults are there, secrets are not.
+    pub fn describe(&self) -> Vec<Setting> {
+        let options = self.url().and_then(|url| Parts::parse(url).ok()).map(|parts| parts.options).unwrap_or_default();
+        vec![
+            shown("store", self.store.clone(), |url| redacted(&url), None),
+            shown(
+                "namespace",
+                self.chosen(&self.namespace, options.namespace),
+                |namespace| namespace,
+                Some(DEFAULT_NAMESPACE.to_owned()),
+            ),
+            shown("ttl", self.chosen(&self.ttl, options.ttl), words, Some(words(DEFAULT_TTL))),
+            shown("wait", self.wait.clone(), wait_in_words, Some(wait_in_words(Wait::Forever))),
+            shown(
+                "op_timeout",
+                self.chosen(&self.op_timeout, options.op_timeout),
+                words,
+                Some(words(MAX_OPERATION_LIMIT)),
+            ),
+            shown("connect_timeout", self.chosen(&self.connect_timeout, options.connect_timeout), words, None),
+            shown("password", self.password.clone(), |_| "***".to_owned(), None),
+            shown("password_file", self.password_file.clone(), |path| path.display().to_string(), None),
+        ]
+    }
+
+    /// Whichever stands higher: what was said, or the option in the store's URL.
+    fn chosen<T: Clone>(&self, said: &Option<Said<T>>, option: Option<T>) -> Option<Said<T>> {
+        let url_layer = self.store.as_ref().map_or(usize::MAX, |store| store.layer);
+        match (said, option) {
+            (Some(said), Some(_)) if said.layer <= url_layer => Some(said.clone()),
+            (_, Some(option)) => Some(Said::of(Ok(option), Source::Url)),
+            (said, None) => said.clone(),
+        }
+    }
+
+    fn each(&mut self, mut change: impl FnMut(Place<'_>)) {
+        let Self { store, namespace, ttl, wait, op_timeout, connect_timeout, password, password_file } = self;
+        for said in [store, namespace, password].into_iter().flatten() {
+            change(said.place());
+        }
+        for said in [ttl, op_timeout, connect_timeout].into_iter().flatten() {
+            change(said.place());
+        }
+        wait.iter_mut().for_each(|said| change(said.place()));
+        password_file.iter_mut().for_each(|said| change(said.place()));
+    }
 }
 
-/// What every store takes.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.describe()).finish()
+    }
+}
+
+/// What a URL says beside the store and its place.
 #[derive(Debug, Default)]
 struct Options {
     namespace: Option<String>,
@@ -185,58 +326,54 @@ struct Options {
     connect_timeout: Option<Duration>,
 }
 
-impl Options {
-    fn parse(query: &str) -> Result<Self> {
-        let mut options = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            let is_repeated = match &*name {
-                "namespace" => {
-                    check_namespace(&value)?;
-                    options.namespace.replace(value.into_owned()).is_some()
-                }
-                "ttl" => options.ttl.replace(positive(&name, &value)?).is_some(),
-                "op_timeout" => options.op_timeout.replace(positive(&name, &value)?).is_some(),
-                "connect_timeout" => options.connect_timeout.replace(positive(&name, &value)?).is_some(),
-                _ => {
-                    let near = near(&name, OPTIONS);
-                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    let options = OPTIONS.join(", ");
-                    return Err(invalid(format!("unknown option{}{meant}: there are {options}", named(&name, near))));
-                }
-            };
-            if is_repeated {
-                return Err(invalid(format!("option {name:?} is given twice: keep one")));
-            }
-        }
-        Ok(options)
-    }
+/// Where a value was said, whatever its type.
+struct Place<'a> {
+    source: &'a mut Source,
+    layer: &'a mut usize,
+}
 
-    fn apply(self, mut builder: LockManagerBuilder) -> LockManagerBuilder {
-        if let Some(namespace) = self.namespace {
-            builder = builder.namespace(&namespace);
-        }
-        if let Some(ttl) = self.ttl {
-            builder = builder.ttl(ttl);
-        }
-        if let Some(limit) = self.op_timeout {
-            builder = builder.operation_limit(limit);
-        }
-        builder
+impl<T> Said<T> {
+    fn place(&mut self) -> Place<'_> {
+        Place { source: &mut self.source, layer: &mut self.layer }
     }
 }
 
-fn positive(name: &str, value: &str) -> Result<Duration> {
-    match parse_duration(value) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        Ok(_) => Err(invalid(format!("option {name:?} must be longer than zero"))),
-        Err(error) => Err(invalid(format!("option {name:?}: {}", error.message()))),
+fn value<T: Clone>(said: Option<Said<T>>, name: &str, kind: ErrorKind) -> Result<Option<T>> {
+    said.map(|said| said.value(name, kind)).transpose()
+}
+
+fn shown<T>(
+    name: &'static str,
+    said: Option<Said<T>>,
+    text: impl FnOnce(T) -> String,
+    default: Option<String>,
+) -> Setting {
+    match said {
+        None => Setting { name, value: default, source: Source::Default },
+        Some(Said { value, source, .. }) => {
+            Setting { name, value: Some(value.map_or_else(|_| "invalid".to_owned(), text)), source }
+        }
     }
 }
 
-fn choices() -> String {
-    let schemes: Vec<_> =
-        SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
-    format!("choose one of {}", schemes.join(" "))
+fn words(length: Duration) -> String {
+    SignedDuration::try_from(length).map_or_else(|_| format!("{length:?}"), |length| format!("{length:#}"))
+}
+
+fn wait_in_words(wait: Wait) -> String {
+    match wait {
+        Wait::No => "0s".to_owned(),
+        Wait::UpTo(wait) => words(wait),
+        Wait::Forever => "forever".to_owned(),
+    }
+}
+
+/// A length of time that is not zero.
+fn positive(text: &str) -> Result<Duration> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err(invalid("it must be longer than zero")),
+        length => Ok(length),
+    }
 }
 
 /// The name as it may be repeated in a message: one that looks like none may be a secret at the wrong place.
@@ -245,8 +382,8 @@ fn named(name: &str, near: Option<&str>) -> String {
     if is_plain || near.is_some() { format!(" {name:?}") } else { String::new() }
 }
 
-fn near<const N: usize>(name: &str, known: [&'static str; N]) -> Option<&'static str> {
-    let distances = known.into_iter().map(|known| (strsim::levenshtein(name, known), known));
+fn near(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let distances = known.iter().map(|known| (strsim::levenshtein(name, known), *known));
     distances.filter(|(distance, _)| *distance <= NEAR).min().map(|(_, known)| known)
 }
 
@@ -255,82 +392,4 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn what_is_wrong_is_said_with_what_there_is() {
-        for (url, says) in [
-            ("", "no store is named: choose one of memory: noop:"),
-            ("  \n", "no store is named"),
-            ("redis://u:hunter2@h", "unknown store \"redis\": choose one of"),
-            ("memry:", "unknown store \"memry\", did you mean memory:?: choose one of"),
-            ("Sqlit:///x", "did you mean sqlite:?"),
-            ("/tmp/hunter2.db", "the store has no scheme: choose one of"),
-            ("/tmp/hunter2.db", "a file is sqlite:///path"),
-            ("hunter2", "the store has no scheme"),
-            ("u@hunter2:6379", "the store has no scheme"),
-            ("memory:hunter2", "\"memory\" takes nothing but options"),
-            ("noop://hunter2", "\"noop\" takes nothing but options"),
-            ("memory:?tll=5s", "unknown option \"tll\", did you mean \"ttl\"?: there are connect_timeout, namespace"),
-            ("memory:?password=hunter2", "unknown option \"password\": there are connect_timeout, namespace"),
-            ("memory:?ttl=soon", "option \"ttl\": invalid duration \"soon\": write it like 30s"),
-            ("memory:?ttl=", "option \"ttl\": invalid duration"),
-            ("memory:?ttl=0", "option \"ttl\" must be longer than zero"),
-            ("memory:?ttl=-5s", "option \"ttl\": invalid duration"),
-            ("memory:?op_timeout=0s", "option \"op_timeout\" must be longer than zero"),
-            ("memory:?ttl=5s&ttl=6s", "option \"ttl\" is given twice"),
-            ("memory:?namespace=a:b", "invalid namespace"),
-            ("memory:#hunter2", "write %23"),
-            ("hunter2:x", "unknown store: choose one of"),
-            ("memory:?hunter2", "unknown option: there are connect_timeout, namespace"),
-            ("memory:?password%3Dhunter2", "unknown option: there are connect_timeout, namespace"),
-            ("memory:?ttl=a-very-long-text-hunter2", "invalid duration \"a-very-long-text\": write"),
-        ] {
-            let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
-            let text = error.to_string();
-            assert!(text.contains(says), "{url}: {text}");
-            assert!(!text.contains("hunter2") && !text.contains('\n'), "{url}: {text}");
-        }
-    }
-
-    #[tokio::test]
-    async fn stores_are_named_by_scheme() {
-        for url in ["memory:", " MEMORY:// ", "noop:", "memory:?ttl=30&namespace=&op_timeout=1.5s&connect_timeout=2m"] {
-            assert!(open(url).await.is_ok(), "{url}");
-        }
-    }
-
-    #[cfg(feature = "sqlite")]
-    #[tokio::test]
-    async fn a_sqlite_url_names_a_file() {
-        for (place, path) in [
-            ("", None),
-            ("///var/lib/a.db", Some("/var/lib/a.db")),
-            ("/var/lib/a.db", Some("/var/lib/a.db")),
-            ("////var//a.db", Some("/var//a.db")),
-            ("///with%20space%3f/%25", Some("/with space?/%")),
-        ] {
-            assert_eq!(sqlite_path(place).unwrap(), path.map(Into::into), "{place}");
-        }
-        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//", "///%zz", "///a%2", "///%"] {
-            assert_eq!(sqlite_path(place).unwrap_err().kind(), ErrorKind::InvalidConfig, "{place}");
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a b?.db");
-        let url = format!("SQLite://{}?ttl=10s", path.display().to_string().replace(' ', "%20").replace('?', "%3F"));
-        drop(open(&url).await.unwrap());
-        assert!(path.is_file());
-    }
-
-    #[test]
-    fn durations_are_read_as_people_write_them() {
-        for (text, ms) in [("30", 30_000), ("1.5", 1500), ("1.5s", 1500), ("2m", 120_000), ("250ms", 250), ("0", 0)] {
-            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
-        }
-        for text in ["", " ", ".", "1.2.3", "-1", "-1s", "inf", "nan", "1e400", "5 parsecs", &"9".repeat(400)] {
-            assert_eq!(parse_duration(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a lease may not be assumed any more.
 ///
-/// Reported by [`LockGuard::check`](crate::LockGuard::check) and [`LockGuard::lost`](crate::LockGuard::lost), and
+/// Reported by [`LeaseHandle::check`](crate::LeaseHandle::check) and [`LeaseHandle::lost`](crate::LeaseHandle::lost), and
 /// carried by errors of kind [`ErrorKind::Lost`] and [`ErrorKind::NotHeld`] where it is known.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,7 +17,7 @@ use crate::store::{Claim, Tie};
 use crate::types::{FencingToken, Key, OwnerToken};
 use crate::undo::late_requests;
 
-/// A held lease: valid until [`remaining`](Self::remaining) is zero, renewed in the background, given back by
+/// A held lease: valid until [`remaining`](LeaseHandle::remaining) is zero, renewed in the background, given back by
 /// [`release`](Self::release).
 ///
 /// Dropping the guard also gives the lease back, in the background and at best effort: nobody is told how that went,
@@ -33,6 +33,29 @@ pub struct LockGuard {
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>) -> Self {
         Self { handle: LeaseHandle { lease } }
+    }
+
+    /// The secret that names this acquisition, for another process that is to act on the lease while this guard holds
+    /// it: with [`Lock::release_by`](crate::Lock::release_by), [`Lock::extend_by`](crate::Lock::extend_by) or
+    /// [`Lock::resume`](crate::Lock::resume).
+    ///
+    /// Keep it out of logs, arguments and environments. Whoever uses it to release or take on the lease ends it behind
+    /// the back of this guard, which learns of that by its next renewal. To pass the lease on for good, use
+    /// [`hand_over`](Self::hand_over).
+    ///
+    /// ```
+    /// # use leasehold::{LockManager, store::memory::MemoryStore};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let locks = LockManager::new(MemoryStore::new());
+    /// let guard = locks.lock("deploy").acquire().await?;
+    /// let holder = locks.holder("deploy").await?;
+    /// assert_eq!(holder.map(|holder| holder.owner).as_ref(), Some(guard.owner_token()));
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn owner_token(&self) -> &OwnerToken {
+        &self.lease.owner
     }
 
     /// When the lease was acquired, by the wall clock.

@@ -21,6 +21,17 @@ pub(crate) struct Limits {
     pub(crate) kill_after: Duration,
     /// How long the job may run.
     pub(crate) max_runtime: Option<Duration>,
+    /// What a job is told whose lease is lost.
+    pub(crate) on_lost: OnLost,
+}
+
+/// What a job is told whose lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    /// This signal, and KILL when the time is over.
+    Signal(Signal),
+    /// Nothing: it runs on.
+    Continue,
 }
 
 /// Why a job was stopped.
@@ -48,6 +59,8 @@ pub(super) struct Plan {
     /// Until when the lease may be assumed.
     pub(super) lease_end: Moment,
     pub(super) cause: Option<Cause>,
+    /// Why the lease was lost under a job that runs on.
+    pub(super) given_up: Option<LostReason>,
     /// When the job was first told to stop by this plan.
     pub(super) stopping: Option<Moment>,
     pub(super) warned: bool,
@@ -63,6 +76,7 @@ impl Plan {
             passed_on: None,
             lease_end,
             cause: None,
+            given_up: None,
             stopping: None,
             warned: false,
             killed: false,
@@ -76,7 +90,12 @@ impl Plan {
 
     /// The signal that is due now, if any; each is given once.
     pub(super) fn decide(&mut self, now: Moment, lost: Option<LostReason>, leader_ended: bool) -> Option<Signal> {
-        let Limits { kill_after, .. } = self.limits;
+        let Limits { kill_after, on_lost, .. } = self.limits;
+        // A job that runs on is not bound to its lease; what it leaves behind is, though it gets its grace.
+        let runs_on = on_lost == OnLost::Continue;
+        self.given_up = self.given_up.or(lost.filter(|_| runs_on && !leader_ended));
+        let lost = lost.filter(|_| !runs_on);
+        let lease_end = if runs_on { Moment::FAR } else { self.lease_end };
         let (cause, grace) = match (self.cause, lost) {
             // What is stopped because its lease ends will see it end.
             (Some(Cause::Ending | Cause::Lost(_)), _) | (Some(Cause::LeftBehind), Some(LostReason::Expired)) => {
@@ -84,7 +103,7 @@ impl Plan {
             }
             (_, Some(reason)) => (Some(Cause::Lost(reason)), kill_after.min(GRACE_AFTER_LOSS)),
             (Some(cause), None) => (Some(cause), kill_after),
-            (None, None) if now + kill_after >= self.lease_end => {
+            (None, None) if now + kill_after >= self.lease_end && (leader_ended || !runs_on) => {
                 (Some(if leader_ended { Cause::LeftBehind } else { Cause::Ending }), kill_after)
             }
             (None, None) if now >= self.run_end => {
@@ -100,12 +119,16 @@ impl Plan {
             return None;
         }
         self.stopping.get_or_insert(now);
-        if now >= self.kill_at.min(self.lease_end) {
+        if now >= self.kill_at.min(lease_end) {
             self.killed = true;
             return Some(Signal::KILL);
         }
         let first = !std::mem::replace(&mut self.warned, true);
-        first.then_some(Signal::TERM)
+        let signal = match (cause, on_lost) {
+            (Some(Cause::Ending | Cause::Lost(_)), OnLost::Signal(signal)) => signal,
+            _ => Signal::TERM,
+        };
+        first.then_some(signal)
     }
 
     /// Whether the job is stopped because of its lease, so that nothing of it may go on.
@@ -146,6 +169,8 @@ impl Plan {
     pub(super) fn next(&self, now: Moment) -> Moment {
         if self.killed {
             Moment::FAR
+        } else if self.limits.on_lost == OnLost::Continue {
+            if self.cause.is_some() { self.kill_at } else { self.run_end }
         } else if self.cause.is_some() {
             self.kill_at.min(self.lease_end)
         } else {
@@ -169,6 +194,7 @@ mod tests {
         let limits = Limits {
             kill_after: Duration::from_secs_f64(kill_after),
             max_runtime: max_runtime.map(Duration::from_secs_f64),
+            on_lost: OnLost::Signal(Signal::TERM),
         };
         Plan::new(limits, at(0.0), at(30.0))
     }
@@ -242,6 +268,42 @@ mod tests {
         assert_eq!(plan.decide(at(20.0), NONE, true), None);
         assert_eq!(plan.decide(at(25.0), NONE, true), Some(Signal::TERM));
         assert_eq!(plan.decide(at(30.0), Some(LostReason::Expired), true), Some(Signal::KILL));
+        assert_eq!(plan.cause, Some(Cause::LeftBehind));
+    }
+
+    #[test]
+    fn another_signal_stands_for_term_when_the_lease_is_lost() {
+        let mut plan = plan(5.0, Some(60.0));
+        plan.limits.on_lost = OnLost::Signal(Signal::USR1);
+        assert_eq!(plan.decide(at(25.0), NONE, false), Some(Signal::USR1));
+        assert_eq!(plan.decide(at(30.0), NONE, false), Some(Signal::KILL));
+        let mut long = self::plan(5.0, Some(10.0));
+        long.limits.on_lost = OnLost::Signal(Signal::USR1);
+        assert_eq!(long.decide(at(10.0), NONE, false), Some(Signal::TERM));
+    }
+
+    #[test]
+    fn a_job_that_runs_on_is_not_bound_to_its_lease() {
+        let mut plan = plan(5.0, Some(100.0));
+        plan.limits.on_lost = OnLost::Continue;
+        assert_eq!(plan.decide(at(29.0), NONE, false), None);
+        assert_eq!(plan.decide(at(31.0), Some(LostReason::Expired), false), None);
+        assert_eq!((plan.cause, plan.given_up), (None, Some(LostReason::Expired)));
+        assert_eq!(plan.next(at(31.0)), at(100.0));
+        assert_eq!(plan.decide(at(100.0), Some(LostReason::Expired), false), Some(Signal::TERM));
+        assert_eq!(plan.decide(at(104.0), Some(LostReason::Expired), false), None);
+        assert_eq!(plan.decide(at(105.0), Some(LostReason::Expired), false), Some(Signal::KILL));
+        assert_eq!(plan.cause, Some(Cause::MaxRuntime));
+    }
+
+    #[test]
+    fn what_a_job_that_ran_on_leaves_behind_gets_its_grace() {
+        let mut plan = plan(5.0, None);
+        plan.limits.on_lost = OnLost::Continue;
+        assert_eq!(plan.decide(at(40.0), Some(LostReason::Expired), false), None);
+        assert_eq!(plan.decide(at(41.0), Some(LostReason::Expired), true), Some(Signal::TERM));
+        assert_eq!(plan.decide(at(45.9), Some(LostReason::Expired), true), None);
+        assert_eq!(plan.decide(at(46.0), Some(LostReason::Expired), true), Some(Signal::KILL));
         assert_eq!(plan.cause, Some(Cause::LeftBehind));
     }
 

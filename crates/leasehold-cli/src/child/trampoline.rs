@@ -6,6 +6,7 @@
 //! command is executed, or brings the reason why not.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,6 +21,7 @@ use rustix::net::{
 use rustix::process::Pid;
 
 use super::helper;
+use crate::cli::Input;
 use crate::exit;
 
 /// The hidden subcommand.
@@ -44,8 +46,12 @@ impl Trampoline {
     /// Has the command executed; an error says why it cannot be.
     ///
     /// A process that has died meanwhile is no error here: its status tells.
-    pub(super) async fn execute(self, environment: &Environment) -> io::Result<()> {
-        if let Err(error) = send(&self.socket, io::stdin().as_fd(), environment) {
+    pub(super) async fn execute(self, stdin: Input, environment: &Environment) -> io::Result<()> {
+        let sent = match stdin {
+            Input::Inherit => send(&self.socket, io::stdin(), environment),
+            Input::Null => File::open("/dev/null").and_then(|nothing| send(&self.socket, nothing, environment)),
+        };
+        if let Err(error) = sent {
             return if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) };
         }
         self.socket.set_nonblocking(true)?;
@@ -160,7 +166,6 @@ fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use leasehold::{LockGuard, LostReason};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_current_process_group, kill_process_group, test_kill_process, wait};
 
-use super::plan::{Cause, Limits, Plan};
+use super::plan::{Cause, Limits, OnLost, Plan};
 use super::{Job, group};
 use crate::exit;
 use crate::output;
@@ -36,6 +36,15 @@ pub(super) enum Stop {
     Settled,
 }
 
+/// Something that is to be told while the job still runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Notice {
+    /// It is stopped, for this reason.
+    Stopping(Cause),
+    /// Its lease is lost, and it runs on because that was asked for.
+    GoingOn(LostReason),
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -43,6 +52,8 @@ pub(crate) struct Ending {
     pub(crate) status: ExitStatus,
     /// Why it was stopped; `None` = it ended by itself, or by a signal that was passed on.
     pub(crate) cause: Option<Cause>,
+    /// Why the lease was lost under a command that ran on, because that was asked for.
+    pub(crate) given_up: Option<LostReason>,
     /// The process group.
     pub(crate) group: i32,
     /// Until when the lease could be assumed.
@@ -73,7 +84,9 @@ impl Job {
         guard: &LockGuard,
         signals: &mut Signals,
         limits: Limits,
+        mut notice: impl FnMut(Notice),
     ) -> io::Result<Ending> {
+        let runs_on = limits.on_lost == OnLost::Continue;
         let clock = Clock::system();
         let started = clock.now();
         let mut plan = Plan::new(limits, started, started + guard.remaining());
@@ -87,7 +100,7 @@ impl Job {
                 plan.extend(now + remaining);
             }
             if let Some(guardian) = &mut self.guardian {
-                guardian.extend(plan.lease_end);
+                guardian.extend(if runs_on { Moment::FAR } else { plan.lease_end });
             }
             if let Some(status) = self.status {
                 self.gone = self.gone || !group::is_alive(self.group);
@@ -98,7 +111,16 @@ impl Job {
                 }
             }
             let lost = guard.check().err().map(|error| error.lost_reason().unwrap_or(LostReason::NotHeld));
-            match plan.decide(now, lost, self.status.is_some()) {
+            let before = (plan.cause, plan.given_up);
+            // A job that ran on without a lease leaves nothing behind if its group is gone.
+            let due = plan.decide(now, lost, self.status.is_some() && !(runs_on && self.gone));
+            for told in [
+                plan.cause.filter(|_| plan.cause != before.0).map(Notice::Stopping),
+                plan.given_up.filter(|_| plan.given_up != before.1).map(Notice::GoingOn),
+            ] {
+                told.into_iter().for_each(&mut notice);
+            }
+            match due {
                 Some(Signal::KILL) => self.kill(&plan),
                 Some(signal) => self.signal(signal, plan.lease_over()),
                 None => {}
@@ -126,14 +148,14 @@ impl Job {
                     self.reach.still_runs(self.group, plan.lease_over());
                 }
             } else if self.stop == Stop::Fresh {
-                self.stop_with_it(guard);
+                self.stop_with_it(guard, runs_on);
                 continue;
             }
             tokio::select! {
                 biased;
                 signal = signals.next() => match signal {
                     Signal::CHILD => {}
-                    Signal::CONT if guard.check().is_ok() => self.resume(),
+                    Signal::CONT if runs_on || guard.check().is_ok() => self.resume(),
                     Signal::CONT => {}
                     signal => {
                         let signal = plan.pass_on(clock.now(), signal);
@@ -147,6 +169,7 @@ impl Job {
         Ok(Ending {
             status,
             cause: plan.cause,
+            given_up: plan.given_up,
             group: self.group.as_raw_nonzero().get(),
             lease_end: plan.lease_end,
             stopping: plan.stopping,
@@ -202,7 +225,7 @@ impl Job {
     }
 
     /// The job was stopped. At a terminal this stops with it, and goes on with it.
-    fn stop_with_it(&mut self, guard: &LockGuard) {
+    fn stop_with_it(&mut self, guard: &LockGuard, runs_on: bool) {
         self.stop = Stop::Settled;
         let Some(terminal) = &self.terminal else {
             return;
@@ -210,12 +233,13 @@ impl Job {
         if !terminal.is_own() {
             terminal.take_back();
             let remaining = output::precise(guard.remaining());
-            output::tell(&format!("stopped: if this lasts for longer than {remaining}, the job is killed"));
+            let then = if runs_on { "the lease is lost" } else { "the job is killed" };
+            output::tell(&format!("stopped: if this lasts for longer than {remaining}, {then}"));
             // The whole group, as the terminal would have done: the shell that waits for this may be a member. Without
             // a shell that could continue it the system ignores this.
             kill_current_process_group(Signal::TSTP).ok();
         }
-        if terminal.is_own() && guard.check().is_ok() {
+        if terminal.is_own() && (runs_on || guard.check().is_ok()) {
             self.resume();
         }
     }
@@ -289,8 +313,9 @@ mod tests {
             };
             kill_process(group, Signal::KILL).unwrap();
             waitpid(Some(group), WaitOptions::empty()).unwrap();
-            let limits = Limits { kill_after: Duration::from_secs(5), max_runtime: None };
-            job.watch(&guard, &mut signals, limits).await.unwrap_err();
+            let limits =
+                Limits { kill_after: Duration::from_secs(5), max_runtime: None, on_lost: OnLost::Signal(Signal::TERM) };
+            job.watch(&guard, &mut signals, limits, |_| {}).await.unwrap_err();
             job.abandon(&guard).await;
             assert!(!group::is_alive(group));
             guard.release().await.unwrap();

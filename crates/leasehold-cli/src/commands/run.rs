@@ -6,22 +6,30 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::clock::Clock;
+use leasehold::clock::{Clock, Moment};
 use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
+use serde_json::json;
 
+use self::owner::OwnerFile;
+use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
-use crate::child::{Cause, Ending, Environment, Job};
-use crate::cli::{Reach, Run};
-use crate::config::Settings;
+pub(crate) use self::status::Status;
+use crate::child::{Cause, Ending, Environment, Job, Limits, Notice, OnLost};
+use crate::cli::{Global, Reach, Run};
+use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
+mod nested;
+mod owner;
+mod record;
 mod report;
 mod request;
+mod status;
 
 /// A key that is not had after this long is not free: the command's process is started when it is.
 const SHORT_WAIT: Duration = Duration::from_millis(100);
@@ -29,21 +37,37 @@ const SHORT_WAIT: Duration = Duration::from_millis(100);
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-/// Waits for the key, runs the command under it, and gives it back.
-pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Failure> {
+/// Waits for the key, runs the command under it, gives it back, and tells how that went.
+pub(crate) async fn run(global: &Global, arguments: &Run, status: &Status) -> Result<u8, Failure> {
+    let mut record = Record::new(arguments)?;
+    let renewals = Renewals::new(status);
+    let result = take_part(global, arguments, status, &renewals, &mut record).await;
+    record.conclude(result, &renewals, status)
+}
+
+async fn take_part(
+    global: &Global,
+    arguments: &Run,
+    status: &Status,
+    renewals: &Renewals,
+    record: &mut Record<'_>,
+) -> Result<End, Failure> {
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
+    let flags = config::flags(arguments.nonblock, arguments.wait.as_deref(), arguments.ttl.as_deref())?;
+    let settings = &Settings::new(global, flags)?;
     let request = Request::new(settings, arguments)?;
-    let renewals = Renewals::default();
     let mut prepared = None;
     // The store is opened by another thread while this one starts the command's process. If that fails it is tried again.
-    let prepare = async { prepared = Job::prepare(request.command).ok() };
+    let prepare = async { prepared = Job::prepare(&request.command).ok() };
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(&request))),
         (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
-    let outcome = hold(settings, &request, &manager, &renewals, &mut signals, prepared).await;
+    record.namespace = Some(manager.namespace().to_owned());
+    let context = Context { settings, request: &request, manager: &manager, renewals, status };
+    let outcome = hold(&context, record, prepared, &mut signals).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
         biased;
@@ -60,9 +84,6 @@ pub(crate) async fn run(settings: &Settings, arguments: &Run) -> Result<u8, Fail
 async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
     let mut builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
-    if let Some(ttl) = request.ttl {
-        builder = builder.ttl(ttl);
-    }
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),
@@ -74,7 +95,7 @@ async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) ->
     builder = if arguments.no_holder_info {
         builder.without_holder_info()
     } else {
-        builder.holder_info(holder_info(request.command))
+        builder.holder_info(holder_info(&request.command))
     };
     settings.build(builder)
 }
@@ -92,14 +113,23 @@ fn holder_info(command: &[OsString]) -> HolderInfo {
     info
 }
 
+/// What everything that follows needs to know.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    settings: &'a Settings,
+    request: &'a Request<'a>,
+    manager: &'a LockManager,
+    renewals: &'a Renewals,
+    status: &'a Status,
+}
+
 async fn hold(
-    settings: &Settings,
-    request: &Request<'_>,
-    manager: &LockManager,
-    renewals: &Renewals,
-    signals: &mut Signals,
+    context: &Context<'_>,
+    record: &mut Record<'_>,
     mut prepared: Option<Job>,
-) -> Result<u8, Failure> {
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    let Context { settings, request, manager, status, .. } = *context;
     let limits = request.limits(manager.ttl())?;
     let mut lock = manager.lock(request.name);
     if let Some(reason) = &request.arguments.reason {
@@ -113,61 +143,92 @@ async fn hold(
     let granted = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
-        granted = acquire(&lock, request.wait) => granted,
+        granted = acquire(context, &lock) => granted?,
         () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
             return Err(Failure::new(exit::BUG, "the wait was lost"));
         }
     };
-    let waited = clock.now().since(asked);
-    let Some(guard) = granted.map_err(|error| not_started(settings.failure(&error)))? else {
+    let acquired = clock.now();
+    let waited = acquired.since(asked);
+    record.waited = Some(waited);
+    let Some(guard) = granted else {
         if !settings.quiet {
             let holder = lock.holder().await.ok().flatten();
-            output::tell_raw(&report::busy(settings, manager, request.name, request.wait, request.busy_code, holder));
+            output::tell_block(&report::busy(settings, manager, request, holder));
         }
-        return Ok(request.busy_code);
+        return Ok(End::by_lock(Outcome::Busy, request.busy_code));
     };
+    record.fencing = guard.fencing_token();
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
-    let environment = environment(settings, request, manager, &guard, waited);
-    let mut job = match start(settings, request, manager, &guard, signals, prepared, &environment).await {
-        Ok(job) => job,
-        Err(failure) => {
-            tell_release(settings, guard.release().await);
-            return Err(failure);
-        }
-    };
-    if let Err(error) = job.execute(&environment).await {
-        job.dismiss();
-        tell_release(settings, guard.release().await);
-        return Err(cannot_run(&request.command[0], &error));
-    }
-    let watched = job.watch(&guard, signals, limits).await;
-    if watched.is_err() {
-        job.abandon(&guard).await;
-    }
-    job.dismiss();
+    status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
+    let (ran, job) = under(context, &guard, waited, limits, prepared, signals).await;
     // Before anything is said: a reader that stands still must not keep the key.
     let released = guard.release().await;
-    let code = watched
-        .map(|ending| judge(settings, request, renewals, &ending))
-        .map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    record.held = Some(clock.now().since(acquired));
+    drop(job);
+    let end = ran.map(|ending| judge(settings, request, context.renewals, &ending));
     tell_release(settings, released);
-    code
+    end
+}
+
+/// Runs the command under the lease that is held. Nothing is left of the job that comes with the answer but a guardian
+/// on its way out.
+async fn under(
+    context: &Context<'_>,
+    guard: &LockGuard,
+    waited: Duration,
+    limits: Limits,
+    prepared: Option<Job>,
+    signals: &mut Signals,
+) -> (Result<Ending, Failure>, Option<Job>) {
+    let Context { request, status, .. } = *context;
+    let owner_file = match owner_file(request, guard) {
+        Ok(file) => file,
+        Err(failure) => return (Err(failure), None),
+    };
+    let environment = environment(context, guard, waited, owner_file.as_ref());
+    let mut job = match start(context, guard, limits, prepared, &environment, signals).await {
+        Ok(job) => job,
+        Err(failure) => return (Err(failure), None),
+    };
+    if let Err(error) = job.execute(request.arguments.stdin, &environment).await {
+        job.dismiss();
+        return (Err(cannot_run(&request.command[0], &error)), Some(job));
+    }
+    let notice = |notice: Notice| match notice {
+        Notice::Stopping(Cause::Ending) => status.tell("lost", json!({"reason": "not_renewed"})),
+        Notice::Stopping(Cause::Lost(reason)) => status.tell("lost", json!({"reason": report::word(reason)})),
+        Notice::Stopping(_) => {}
+        Notice::GoingOn(reason) => {
+            output::tell(&report::going_on(request.name, reason));
+            status.tell("lost", json!({"reason": report::word(reason)}));
+        }
+    };
+    let watched = job.watch(guard, signals, limits, notice).await;
+    if watched.is_err() {
+        job.abandon(guard).await;
+    }
+    job.dismiss();
+    drop(owner_file);
+    let ran =
+        watched.map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    (ran, Some(job))
 }
 
 /// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
 /// that the lease does not know.
 async fn start(
-    settings: &Settings,
-    request: &Request<'_>,
-    manager: &LockManager,
+    context: &Context<'_>,
     guard: &LockGuard,
-    signals: &mut Signals,
+    limits: Limits,
     prepared: Option<Job>,
     environment: &Environment,
+    signals: &mut Signals,
 ) -> Result<Job, Failure> {
-    let mut job = prepared.map_or_else(|| Job::prepare(request.command), Ok).map_err(|error| match error.kind() {
+    let Context { settings, request, manager, .. } = *context;
+    let mut job = prepared.map_or_else(|| Job::prepare(&request.command), Ok).map_err(|error| match error.kind() {
         // Of this program, which the command is started with.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
             not_started(Failure::new(exit::OS, format!("cannot start this program again: {error}: mount /proc")))
@@ -180,7 +241,11 @@ async fn start(
         if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
     };
     let guarded = async {
-        if let Err(error) = job.set_guardian(environment, Clock::system().now() + guard.remaining()) {
+        let lease_end = match limits.on_lost {
+            OnLost::Continue => Moment::FAR,
+            OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
+        };
+        if let Err(error) = job.set_guardian(environment, lease_end) {
             output::tell(&format!(
                 "warning: no process watches over this one: {error}; \
                  if this one is killed, what the command has started may live on"
@@ -198,12 +263,19 @@ async fn start(
     Ok(job)
 }
 
-async fn acquire(lock: &Lock, wait: Wait) -> leasehold::Result<Option<LockGuard>> {
-    match wait {
+fn owner_file(request: &Request<'_>, guard: &LockGuard) -> Result<Option<OwnerFile>, Failure> {
+    request.arguments.owner_file.as_deref().map(|path| OwnerFile::write(path, guard)).transpose().map_err(not_started)
+}
+
+async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
+    let Context { settings, request, manager, .. } = *context;
+    nested::refuse(settings, manager, lock, request.name).await?;
+    let granted = match request.wait {
         Wait::No => lock.try_acquire().await,
         Wait::UpTo(wait) => lock.acquire_within(wait).await,
         _ => lock.acquire().await.map(Some),
-    }
+    };
+    granted.map_err(|error| not_started(settings.failure(&error)))
 }
 
 /// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
@@ -226,62 +298,67 @@ async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Jo
 
 /// What the command finds in its environment, after what it inherits.
 fn environment(
-    settings: &Settings,
-    request: &Request<'_>,
-    manager: &LockManager,
+    context: &Context<'_>,
     guard: &LockGuard,
     waited: Duration,
+    owner_file: Option<&OwnerFile>,
 ) -> Environment {
+    let Context { settings, request, manager, status, .. } = *context;
     let mut environment = Environment::default();
     environment.set("LEASEHOLD_KEY", request.name);
     environment.set("LEASEHOLD_NAMESPACE", manager.namespace());
     environment.set("LEASEHOLD_LEASE_STORE", settings.place());
     environment.set("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string());
     environment.set("LEASEHOLD_WAITED_MS", waited.as_millis().to_string());
-    // What an outer lease has left there would be taken for ours.
-    for name in ["LEASEHOLD_FENCING_TOKEN", "LEASEHOLD_ACQUIRED_AT", "LEASEHOLD_OWNER"] {
-        environment.remove(name);
-    }
-    if let Some(token) = guard.fencing_token() {
-        environment.set("LEASEHOLD_FENCING_TOKEN", token.to_string());
-    }
-    if let Some(time) = output::rfc3339(guard.acquired_at()) {
-        environment.set("LEASEHOLD_ACQUIRED_AT", time);
+    let optional = [
+        ("LEASEHOLD_FENCING_TOKEN", guard.fencing_token().map(|token| token.to_string().into())),
+        ("LEASEHOLD_ACQUIRED_AT", output::rfc3339(guard.acquired_at()).map(OsString::from)),
+        ("LEASEHOLD_OWNER", request.arguments.export_owner.then(|| guard.owner_token().expose().into())),
+        ("LEASEHOLD_OWNER_FILE", owner_file.map(|file| file.path().into())),
+        ("LEASEHOLD_STATUS_FD", status.number().map(|number| number.to_string().into())),
+    ];
+    for (name, value) in optional {
+        match value {
+            Some(value) => environment.set(name, value),
+            // What an outer lease has left there would be taken for ours.
+            None => environment.remove(name),
+        }
     }
     environment
 }
 
 /// Says what was not as it should be, and decides on the code.
-fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> u8 {
+fn judge(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> End {
     let group = ending.group;
     if ending.out_of_reach {
         output::tell(&format!("warning: processes of group {group} could not be stopped and may still run"));
     }
     match ending.cause {
-        None => exit::of_status(ending.status),
+        None => {}
         Some(Cause::LeftBehind) => {
             output::tell(&format!(
                 "warning: \"{}\" ended and left processes in its group {group}: {}",
                 output::clean(&request.command[0].to_string_lossy()),
-                report::stopped(ending)
+                report::stopped(ending, Signal::TERM)
             ));
-            exit::of_status(ending.status)
         }
         Some(Cause::MaxRuntime) => {
             let limit = request.max_runtime.map(output::precise).unwrap_or_default();
             output::tell(&format!(
                 "\"{}\": --max-runtime {limit} reached; {} (exit {})",
                 request.name,
-                report::stopped(ending),
+                report::stopped(ending, Signal::TERM),
                 exit::TIMED_OUT
             ));
-            exit::TIMED_OUT
+            return End::by_lock(Outcome::Timeout, exit::TIMED_OUT);
         }
         Some(Cause::Ending | Cause::Lost(_)) => {
-            output::tell_raw(&report::lost(settings, request, renewals, ending));
-            exit::LOST
+            output::tell_block(&report::lost(settings, request, renewals, ending));
+            return End::by_lock(Outcome::Lost, exit::LOST);
         }
     }
+    let outcome = if ending.given_up.is_some() { Outcome::Lost } else { Outcome::Ran };
+    End::by_child(outcome, exit::of_status(ending.status))
 }
 
 /// Says how giving back went. Nothing of the group runs any more, so a lease that is gone already did no harm.
@@ -323,13 +400,7 @@ fn while_waiting(request: &Request<'_>) -> String {
 }
 
 fn interrupted(signal: Signal, when: &str) -> Failure {
-    let name = match signal {
-        Signal::TERM => "TERM",
-        Signal::INT => "INT",
-        Signal::HUP => "HUP",
-        Signal::QUIT => "QUIT",
-        _ => "a signal",
-    };
+    let name = signals::name(signal);
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
     not_started(Failure::new(code, format!("stopped by {name} {when}")))
 }

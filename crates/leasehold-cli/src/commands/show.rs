@@ -1,7 +1,5 @@
 //! `show`: who holds a key.
 
-use std::time::Duration;
-
 use leasehold::Close;
 use leasehold::store::Holder;
 use serde_json::{Value, json};
@@ -55,14 +53,10 @@ pub(super) fn as_json(holder: &Holder) -> Value {
         "label": info.label,
         "reason": info.reason,
         "since": holder.since.and_then(output::rfc3339),
-        "held_ms": holder.since.map(|since| millis(output::ago(since))),
+        "held_ms": holder.since.map(|since| output::millis(output::ago(since))),
         "renewed": holder.renewed.and_then(output::rfc3339),
-        "remaining_ms": holder.remaining.map(millis),
+        "remaining_ms": holder.remaining.map(output::millis),
         "fencing": holder.fencing.map(leasehold::FencingToken::get),
         "owner_fingerprint": holder.owner.fingerprint(),
     })
-}
-
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

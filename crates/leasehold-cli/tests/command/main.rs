@@ -6,18 +6,25 @@
     reason = "a test ends where something is not as it has to be, and says what it skips"
 )]
 
+mod advice;
 mod answers;
 mod codes;
+mod configuration;
 mod death;
+mod defaults;
 mod inherited;
 mod input;
+mod late;
 mod lifetime;
+mod nested;
+mod options;
 mod outage;
 mod passing;
 mod secrets;
 mod signals;
 #[path = "../support/process.rs"]
 mod support;
+mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;

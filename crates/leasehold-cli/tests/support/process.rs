@@ -118,6 +118,16 @@ impl Place {
         }
     }
 
+    /// The owner token of whoever holds a key, as the store keeps it.
+    pub(crate) fn owner(&self, key: &str) -> String {
+        let connection = rusqlite::Connection::open(self.path("leases.db")).unwrap();
+        let row =
+            connection.query_row("SELECT owner FROM leases WHERE key = ?1", [format!("leasehold:{key}")], |row| {
+                row.get::<_, Vec<u8>>(0)
+            });
+        String::from_utf8(row.unwrap()).unwrap()
+    }
+
     /// Every process of this place that still runs, but the direct children of the test.
     pub(crate) fn survivors(&self) -> Vec<Pid> {
         let mark = format!("{MARK}={}", self.mark);

@@ -66,7 +66,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long [`Lock::run`] waits on locks that do not say so.
+    /// Sets how long [`Lock::run`](crate::Lock::run) waits on locks that do not say so.
     pub fn wait(mut self, wait: Wait) -> Self {
         self.settings.wait = wait;
         self

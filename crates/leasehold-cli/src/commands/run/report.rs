@@ -6,17 +6,30 @@ use std::time::Duration;
 use jiff::Timestamp;
 use leasehold::observe::{Event, Observer};
 use leasehold::store::Holder;
-use leasehold::{LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
 use super::request::Request;
-use crate::child::{Cause, Ending, Limits};
+use super::status::Status;
+use crate::child::{Cause, Ending, Limits, OnLost};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::signals;
 
-/// The renewals that failed since the last one that did not.
+/// Renewals, as far as they are told of: how many there were, and which failed since the last one that did not.
+#[derive(Clone, Debug)]
+pub(super) struct Renewals {
+    tally: Arc<Mutex<Tally>>,
+    status: Status,
+}
+
 #[derive(Clone, Debug, Default)]
-pub(super) struct Renewals(Arc<Mutex<Option<Failures>>>);
+struct Tally {
+    confirmed: u64,
+    failures: Option<Failures>,
+}
 
 #[derive(Clone, Debug)]
 struct Failures {
@@ -25,17 +38,36 @@ struct Failures {
     latest: leasehold::Error,
 }
 
+impl Renewals {
+    pub(super) fn new(status: &Status) -> Self {
+        Self { tally: Arc::default(), status: status.clone() }
+    }
+
+    /// How many were confirmed.
+    pub(super) fn count(&self) -> u64 {
+        self.tally().confirmed
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally.lock().map(|tally| tally.clone()).unwrap_or_default()
+    }
+}
+
 impl Observer for Renewals {
     fn observe(&self, event: &Event<'_>) {
-        let Ok(mut failures) = self.0.lock() else {
+        let Ok(mut tally) = self.tally.lock() else {
             return;
         };
         match event {
-            Event::Renewed(_) => *failures = None,
+            Event::Renewed(renewed) => {
+                *tally = Tally { confirmed: tally.confirmed + 1, failures: None };
+                drop(tally);
+                self.status.tell("renewed", json!({"slack_ms": output::millis(renewed.slack)}));
+            }
             Event::RenewalFailed(failed) => {
                 let latest = failed.error.clone();
-                let (count, since) = failures.as_ref().map_or((0, Timestamp::now()), |it| (it.count, it.since));
-                *failures = Some(Failures { count: count + 1, since, latest });
+                let (count, since) = tally.failures.as_ref().map_or((0, Timestamp::now()), |it| (it.count, it.since));
+                tally.failures = Some(Failures { count: count + 1, since, latest });
             }
             _ => {}
         }
@@ -46,11 +78,10 @@ impl Observer for Renewals {
 pub(super) fn busy(
     settings: &Settings,
     manager: &LockManager,
-    name: &str,
-    wait: Wait,
-    code: u8,
+    request: &Request<'_>,
     holder: Option<Holder>,
 ) -> String {
+    let Request { name, wait, busy_code: code, .. } = *request;
     let waited = match wait {
         Wait::UpTo(wait) => format!("still held after {}", output::precise(wait)),
         _ => "held".to_owned(),
@@ -68,7 +99,7 @@ pub(super) fn busy(
         None => String::new(),
     };
     format!(
-        "leasehold: busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
+        "busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
          look     leasehold{} show {}        {longer}\n{end}",
         settings.place(),
         manager.namespace(),
@@ -97,16 +128,50 @@ pub(super) fn acquired(
     )
 }
 
+/// The same for programs.
+pub(super) fn acquired_as_json(manager: &LockManager, guard: &LockGuard, waited: Duration) -> Value {
+    json!({
+        "key": guard.key().name(),
+        "namespace": manager.namespace(),
+        "fencing": guard.fencing_token().map(FencingToken::get),
+        "waited_ms": output::millis(waited),
+        "ttl_ms": output::millis(manager.ttl()),
+    })
+}
+
+/// The line for a lease that was lost under a command that runs on, as was asked for.
+pub(super) fn going_on(name: &str, reason: LostReason) -> String {
+    format!(
+        "warning: the lease on \"{name}\" is lost ({reason}) and the command runs on (--on-lost continue): exclusion is \
+         given up, somebody else may hold the key"
+    )
+}
+
+/// A reason in one word, for programs.
+pub(super) fn word(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Expired => "expired",
+        LostReason::NotHeld => "not_held",
+        LostReason::ConnectionLost => "connection_lost",
+        LostReason::MaxHold => "max_hold",
+        _ => "ended",
+    }
+}
+
 /// The block for a lease that was lost while the command ran.
 pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
-    let Request { name, renew, .. } = *request;
+    let Request { name, renew, on_lost, .. } = *request;
+    let signal = match on_lost {
+        OnLost::Signal(signal) => signal,
+        OnLost::Continue => Signal::TERM,
+    };
     let what = match ending.cause {
         Some(Cause::Lost(LostReason::Expired)) => "ended while nobody could renew it",
         Some(Cause::Lost(_)) => "is not held any more",
         _ if renew == Renew::Off => "ends and is not renewed (--no-renew)",
         _ => "could not be renewed",
     };
-    let failures = renewals.0.lock().ok().and_then(|failures| failures.clone());
+    let failures = renewals.tally().failures;
     let why = match (ending.cause, failures) {
         (Some(Cause::Lost(LostReason::Expired)), None) => {
             "this process or the machine stood still past the lease's end".to_owned()
@@ -140,9 +205,9 @@ pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewa
         _ => "outlast such outages: a longer --ttl",
     };
     format!(
-        "leasehold: lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n  \
+        "lost: the lease on \"{name}\" {what}; {} (exit {})\n  why      {why}\n  effect   {effect}\n  \
          store    {}\n  look     leasehold{} show {}        {advice}\n",
-        stopped(ending),
+        stopped(ending, signal),
         exit::LOST,
         settings.place(),
         settings.options_again(),
@@ -151,7 +216,7 @@ pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewa
 }
 
 /// `TERM sent to group 9021, gone after 1.2s`.
-pub(super) fn stopped(ending: &Ending) -> String {
+pub(super) fn stopped(ending: &Ending, signal: Signal) -> String {
     let Some(stopping) = ending.stopping else {
         return "nothing of it was left".to_owned();
     };
@@ -159,10 +224,11 @@ pub(super) fn stopped(ending: &Ending) -> String {
     if ending.refused {
         return format!("group {} could not be signalled (it runs as another user), gone after {after}", ending.group);
     }
+    let signal = signals::name(signal);
     let signals = match (ending.warned, ending.killed) {
-        (true, true) => "TERM and KILL",
-        (false, true) => "KILL",
-        _ => "TERM",
+        (true, true) => format!("{signal} and KILL"),
+        (false, true) => "KILL".to_owned(),
+        _ => signal.to_owned(),
     };
     format!("{signals} sent to group {}, gone after {after}", ending.group)
 }

@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use leasehold::{Margin, Renew, Wait};
+use rustix::process::Signal;
 
-use crate::child::Limits;
+use crate::child::{Limits, OnLost};
 use crate::cli::Run;
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
+use crate::signals;
 
 /// The longest grace that is chosen for a command that was given none.
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
@@ -18,13 +20,13 @@ const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
-    pub(super) command: &'a [OsString],
+    pub(super) command: Vec<OsString>,
     pub(super) wait: Wait,
     pub(super) busy_code: u8,
-    pub(super) ttl: Option<Duration>,
     pub(super) renew: Renew,
     pub(super) kill_after: Option<Duration>,
     pub(super) max_runtime: Option<Duration>,
+    pub(super) on_lost: OnLost,
     pub(super) label: Option<String>,
     pub(super) arguments: &'a Run,
 }
@@ -47,15 +49,19 @@ impl<'a> Request<'a> {
             let label = output::clean(label);
             return Err(Failure::new(exit::USAGE, format!("invalid --label \"{label}\": write it as name=value")));
         }
+        let command = match &arguments.script {
+            Some(script) => vec!["sh".into(), "-c".into(), script.clone()],
+            None => arguments.command.clone(),
+        };
         Ok(Self {
             name: config::key_name(&arguments.key)?,
-            command: &arguments.command,
-            wait: config::wait(arguments.nonblock, arguments.wait.as_deref())?,
+            command,
+            wait: settings.wait(),
             busy_code: if arguments.skip_ok { 0 } else { arguments.conflict_exit_code.unwrap_or(exit::BUSY) },
-            ttl: settings.ttl(arguments.ttl.as_deref())?,
             renew,
             kill_after: config::length("--kill-after", arguments.kill_after.as_deref())?,
             max_runtime,
+            on_lost: on_lost(arguments.on_lost.as_deref())?,
             label: (!arguments.label.is_empty()).then(|| arguments.label.join(" ")),
             arguments,
         })
@@ -85,6 +91,21 @@ impl<'a> Request<'a> {
             Some(kill_after) => kill_after,
             None => DEFAULT_KILL_AFTER.min(room / 2),
         };
-        Ok(Limits { kill_after, max_runtime: self.max_runtime })
+        Ok(Limits { kill_after, max_runtime: self.max_runtime, on_lost: self.on_lost })
+    }
+}
+
+fn on_lost(text: Option<&str>) -> Result<OnLost, Failure> {
+    match text {
+        None | Some("term") => Ok(OnLost::Signal(Signal::TERM)),
+        Some("continue") => Ok(OnLost::Continue),
+        Some(text) => text.strip_prefix("signal:").and_then(signals::named).map(OnLost::Signal).ok_or_else(|| {
+            let text = output::clean(text);
+            let names = signals::NAMES.map(|(name, _)| name).join(" ");
+            Failure::new(
+                exit::USAGE,
+                format!("invalid --on-lost \"{text}\": say term, continue, or signal:NAME with one of {names}"),
+            )
+        }),
     }
 }

@@ -1,0 +1,182 @@
+//! What a store's URL says: which store, where, and with which options.
+
+use std::time::Duration;
+
+use url::form_urlencoded;
+
+use super::redact::{is_scheme, split_at_mark};
+use super::{Options, invalid, named, near, positive};
+use crate::error::Result;
+use crate::store::SharedStore;
+use crate::store::memory::MemoryStore;
+use crate::store::noop::NoopStore;
+#[cfg(feature = "sqlite")]
+use crate::store::sqlite::SqliteStore;
+use crate::types::check_namespace;
+
+/// Schemes, and the feature that each needs; a scheme without its feature is known but refused.
+const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
+
+const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
+
+/// A URL in its parts, checked as far as it can be without the store.
+#[derive(Debug)]
+pub(super) struct Parts<'a> {
+    scheme: String,
+    place: &'a str,
+    pub(super) options: Options,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn parse(url: &'a str) -> Result<Self> {
+        let url = url.trim();
+        if url.is_empty() {
+            return Err(no_store());
+        }
+        if url.contains('#') {
+            return Err(invalid("a store's URL has no part after '#': write %23 where the character is meant"));
+        }
+        let (base, query) = split_at_mark(url, '?');
+        let (scheme, place) = base.split_once(':').unwrap_or((base, ""));
+        let is_url = base.contains(':') && is_scheme(scheme);
+        let scheme = scheme.trim().to_ascii_lowercase();
+        match SCHEMES.iter().find(|(known, _)| *known == scheme) {
+            // The bare name of a store is enough; anything else without a colon may be a secret and is not repeated.
+            None if !is_url => {
+                let path = if base.starts_with(['/', '.', '~']) { "; a file is sqlite:///path" } else { "" };
+                return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
+            }
+            None => {
+                let near = near(&scheme, &SCHEMES.map(|(name, _)| name));
+                let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
+                return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
+            }
+            Some((_, false)) => {
+                return Err(invalid(format!(
+                    "store {scheme:?} is not compiled in: build with the feature {scheme:?}, or {}",
+                    choices()
+                )));
+            }
+            Some((_, true)) => {}
+        }
+        let options = parse_options(query.trim_start_matches('?'))?;
+        Ok(Self { scheme, place, options })
+    }
+
+    /// Opens the store.
+    pub(super) async fn open(&self) -> Result<SharedStore> {
+        let (scheme, place) = (self.scheme.as_str(), self.place);
+        match scheme {
+            "memory" => no_place(scheme, place).map(|()| MemoryStore::new().into()),
+            "noop" => no_place(scheme, place).map(|()| NoopStore::new().into()),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(match sqlite_path(place)? {
+                None => SqliteStore::open_default().await?.into(),
+                Some(path) => SqliteStore::open(path).await?.into(),
+            }),
+            _ => Err(invalid(format!("unknown store {scheme:?}: {}", choices()))),
+        }
+    }
+}
+
+/// Nobody said which store; none is chosen in silence.
+pub(super) fn no_store() -> crate::Error {
+    invalid(format!("no store is named: {}", choices()))
+}
+
+fn no_place(scheme: &str, place: &str) -> Result<()> {
+    if matches!(place, "" | "//") {
+        return Ok(());
+    }
+    Err(invalid(format!("{scheme:?} takes nothing but options: write {scheme}: or {scheme}:?ttl=30s")))
+}
+
+/// The file that is named; `None` = the default one.
+#[cfg(feature = "sqlite")]
+pub(super) fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    if place.is_empty() {
+        return Ok(None);
+    }
+    let path = match place.strip_prefix("//") {
+        Some(after_host) if after_host.starts_with('/') => after_host,
+        None if place.starts_with('/') => place,
+        _ if place.eq_ignore_ascii_case(":memory:") => {
+            return Err(invalid("a lease in memory excludes nobody else: write memory: if that is meant"));
+        }
+        _ => {
+            return Err(invalid(
+                "a file is named by its absolute path: write sqlite:///path with three slashes, or sqlite: for the \
+                 default file",
+            ));
+        }
+    };
+    let path = format!("/{}", path.trim_start_matches('/'));
+    let is_escape = |after: &str| after.get(..2).is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    if !path.split('%').skip(1).all(is_escape) {
+        return Err(invalid("a file's path holds a '%' without two digits: write %25 where the character is meant"));
+    }
+    let path: Vec<u8> = percent_encoding::percent_decode_str(&path).collect();
+    if path.contains(&0) {
+        return Err(invalid("a file's path holds a zero byte: remove %00"));
+    }
+    Ok(Some(OsString::from_vec(path).into()))
+}
+
+fn parse_options(query: &str) -> Result<Options> {
+    let mut options = Options::default();
+    let length = |name: &str, value: &str| -> Result<Duration> {
+        positive(value).map_err(|error| invalid(format!("option {name:?}: {}", error.message())))
+    };
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let is_repeated = match &*name {
+            "namespace" => {
+                check_namespace(&value)?;
+                options.namespace.replace(value.into_owned()).is_some()
+            }
+            "ttl" => options.ttl.replace(length(&name, &value)?).is_some(),
+            "op_timeout" => options.op_timeout.replace(length(&name, &value)?).is_some(),
+            "connect_timeout" => options.connect_timeout.replace(length(&name, &value)?).is_some(),
+            _ => {
+                let near = near(&name, &OPTIONS);
+                let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                let options = OPTIONS.join(", ");
+                return Err(invalid(format!("unknown option{}{meant}: there are {options}", named(&name, near))));
+            }
+        };
+        if is_repeated {
+            return Err(invalid(format!("option {name:?} is given twice: keep one")));
+        }
+    }
+    Ok(options)
+}
+
+fn choices() -> String {
+    let schemes: Vec<_> =
+        SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
+    format!("choose one of {}", schemes.join(" "))
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn a_sqlite_url_names_a_file() {
+        for (place, path) in [
+            ("", None),
+            ("///var/lib/a.db", Some("/var/lib/a.db")),
+            ("/var/lib/a.db", Some("/var/lib/a.db")),
+            ("////var//a.db", Some("/var//a.db")),
+            ("///with%20space%3f/%25", Some("/with space?/%")),
+        ] {
+            assert_eq!(sqlite_path(place).unwrap(), path.map(Into::into), "{place}");
+        }
+        for place in ["a.db", "//a.db", "//host/a.db", ":memory:", "///a%00b", "//", "///%zz", "///a%2", "///%"] {
+            assert_eq!(sqlite_path(place).unwrap_err().kind(), ErrorKind::InvalidConfig, "{place}");
+        }
+    }
+}
