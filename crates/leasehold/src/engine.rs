@@ -127,7 +127,7 @@ impl Engine {
 
     /// Who holds a key.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Inspection> {
-        let asked = match self.check_open() {
+        let asked = match self.check_usable() {
             Ok(()) => self.ask(Operation::Inspect, Some(key), self.read_limit(), self.store().inspect(key)).await,
             Err(error) => Err(error),
         };
@@ -258,14 +258,21 @@ impl Engine {
         *self.closed.borrow()
     }
 
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closing().is_some() {
-            return Err(closed_error());
-        }
+    /// Whether a call may start: the manager is open, and this is the process that built it.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.check_open()?;
         if self.is_forked() {
             return Err(Error::new(ErrorKind::Closed, "the lock manager belongs to the parent process: build another"));
         }
         Ok(())
+    }
+
+    /// Whether a call that has started may go on.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.closing() {
+            None => Ok(()),
+            Some(_) => Err(closed_error()),
+        }
     }
 
     /// Resolves when the manager is closed.

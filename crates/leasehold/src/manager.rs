@@ -164,7 +164,7 @@ impl LockManager {
     /// If dropped, the lease may or may not be removed.
     pub async fn force_release(&self, name: &str, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let (engine, key) = (&self.engine, self.key(name)?);
-        let removed = match engine.check_open() {
+        let removed = match engine.check_usable() {
             Ok(()) => {
                 let removal = engine.store().force_release(&key, expected);
                 engine.ask(Operation::ForceRelease, Some(&key), engine.read_limit(), removal).await
@@ -203,7 +203,7 @@ impl LockManager {
     /// Nothing is changed if the future is dropped.
     pub async fn probe(&self) -> Result<Probe> {
         let engine = &self.engine;
-        let probed = match engine.check_open() {
+        let probed = match engine.check_usable() {
             Ok(()) => engine.ask(Operation::Probe, None, engine.read_limit(), engine.store().probe()).await,
             Err(error) => Err(error),
         };
@@ -227,7 +227,7 @@ impl LockManager {
         let engine = &self.engine;
         if engine.is_forked() {
             // The leases and the store's connections are the parent's.
-            return engine.check_open();
+            return engine.check_usable();
         }
         let given_up = engine.background.given_up();
         engine.start_closing(mode);
@@ -290,7 +290,7 @@ impl LockManager {
 
     async fn list_page(&self, prefix: &str, mut page: Page) -> Result<Listing> {
         let engine = &self.engine;
-        engine.check_open()?;
+        engine.check_usable()?;
         if page.limit == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "invalid page: its limit must be at least 1"));
         }

@@ -29,10 +29,11 @@ impl Request<'_> {
         let engine = self.engine;
         let called = engine.clock.now();
         let mut attempts = 0;
-        let outcome = match wait {
-            Wait::No | Wait::UpTo(Duration::ZERO) => self.ask(None, Some(called), &mut attempts).await,
-            Wait::UpTo(wait) => self.in_line(Some(called + wait), &mut attempts).await,
-            Wait::Forever => self.in_line(None, &mut attempts).await,
+        let outcome = match (engine.check_usable(), wait) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Wait::No | Wait::UpTo(Duration::ZERO)) => self.ask(None, Some(called), &mut attempts).await,
+            (Ok(()), Wait::UpTo(wait)) => self.in_line(Some(called + wait), &mut attempts).await,
+            (Ok(()), Wait::Forever) => self.in_line(None, &mut attempts).await,
         };
         let waited = || engine.clock.now().since(called);
         match &outcome {

@@ -67,7 +67,7 @@ impl Lock {
 
     async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
         let engine = &self.engine;
-        engine.check_open()?;
+        engine.check_usable()?;
         engine.check_hand_over()?;
         let mut terms = self.terms()?;
         let ttl = terms.ttl;
@@ -99,7 +99,7 @@ impl Lock {
 
     async fn release_of(&self, key: &Key, owner: &OwnerToken) -> Result<()> {
         let engine = &self.engine;
-        engine.check_open()?;
+        engine.check_usable()?;
         let limit = engine.limit(engine.check_ttl(self.ttl)?);
         let mut unanswered = 0;
         let release = || engine.store().release(key, owner);
@@ -117,7 +117,7 @@ impl Lock {
 
     async fn extend_of(&self, key: &Key, owner: &OwnerToken, ttl: Duration) -> Result<()> {
         let engine = &self.engine;
-        engine.check_open()?;
+        engine.check_usable()?;
         let ttl = engine.check_ttl(ttl)?;
         let (_, grant) = extend(engine, &Claim::new(key, owner, ttl), engine.limit(ttl)).await;
         grant?.map(drop).ok_or_else(not_held)
