@@ -92,14 +92,21 @@ pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     // The copy closes itself when the command is executed.
     let mut socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
-    let Some((stdin, environment)) = receive(&socket)? else {
-        return Ok(());
+    let told = receive(&socket).and_then(|told| {
+        let Some((stdin, environment)) = told else { return Ok(None) };
+        rustix::stdio::dup2_stdin(&stdin)?;
+        Ok(Some(environment))
+    });
+    let error = match told {
+        Ok(None) => return Ok(()),
+        Ok(Some(environment)) => {
+            let mut command = Command::new(program);
+            environment.apply(&mut command);
+            command.args(arguments).exec()
+        }
+        // Told as well: silence would mean that the command was executed.
+        Err(error) => error,
     };
-    rustix::stdio::dup2_stdin(&stdin)?;
-    drop(stdin);
-    let mut command = Command::new(program);
-    environment.apply(&mut command);
-    let error = command.args(arguments).exec();
     let reason = error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error());
     socket.write_all(&reason.to_ne_bytes())
 }
@@ -151,14 +158,15 @@ fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>
     let flags = RecvFlags::CMSG_CLOEXEC;
     #[cfg(not(target_os = "linux"))]
     let flags = RecvFlags::empty();
-    rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut into, &mut beside, flags))?;
+    let received = rustix::io::retry_on_intr(|| rustix::net::recvmsg(socket, &mut into, &mut beside, flags))?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
     let stdin = beside.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    let Some(stdin) = stdin else {
-        return Ok(None);
-    };
+    let stdin = stdin.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()))?;
     let mut environment = Environment(vec![0; usize::from_ne_bytes(length)]);
     socket.read_exact(&mut environment.0)?;
     Ok(Some((stdin, environment)))

@@ -105,9 +105,7 @@ impl Fault {
             Self::Told(error) => error,
             Self::Restored => rejected(path, RESTORED),
             Self::Busy | Self::Replaced => told(kind, path, text),
-            Self::Commit(source) if kind == ErrorKind::Unavailable && !is_full => {
-                told(ErrorKind::Indeterminate, path, text).with_source(source)
-            }
+            Self::Commit(source) if !is_full => told(ErrorKind::Indeterminate, path, text).with_source(source),
             Self::Sql(source) | Self::Commit(source) => told(kind, path, text).with_source(source),
         }
     }

@@ -24,6 +24,7 @@ pub(super) struct LeaseFile {
     db: Connection,
     path: PathBuf,
     place: Place,
+    limit: Limit,
     /// Whether the connection may be in a state that only opening the file again mends.
     is_spoiled: Cell<bool>,
 }
@@ -90,7 +91,7 @@ impl LeaseFile {
         recognize(&db, path, &found, host)?;
         room::keep_size(&db)?;
         let place = Place::of(path).filter(|place| place.file == number(&found)).ok_or(Fault::Replaced)?;
-        Ok(Self { db, path: path.to_owned(), place, is_spoiled: Cell::new(false) })
+        Ok(Self { db, path: path.to_owned(), place, limit: limit.clone(), is_spoiled: Cell::new(false) })
     }
 
     /// Whether the path still leads to this file, and the connection works.
@@ -122,7 +123,7 @@ impl LeaseFile {
         let mut done = self.try_to_write(survives, &work);
         if done.as_ref().is_err_and(Fault::is_full) {
             // If there is none, the next attempt tells.
-            room::make(&self.db, &self.path).ok();
+            room::make(&self.db, &self.path, &self.limit).ok();
             done = self.try_to_write(survives, &work);
         }
         self.explained(done)

@@ -29,6 +29,15 @@ impl Limit {
         *self.0.lock() = patience;
     }
 
+    /// Does `work` without waiting for other processes.
+    pub(super) fn at_once<T>(&self, work: impl FnOnce() -> T) -> T {
+        let none = Patience { until: Clock::system().now(), wanted: None };
+        let patience = std::mem::replace(&mut *self.0.lock(), none);
+        let done = work();
+        self.set(patience);
+        done
+    }
+
     pub(super) fn is_over(&self) -> bool {
         let patience = self.0.lock();
         let is_unwanted = patience.wanted.as_ref().is_some_and(|wanted| wanted.strong_count() == 0);

@@ -10,6 +10,7 @@ use rusqlite::Connection;
 
 use super::fault::Fault;
 use super::file::transaction;
+use super::limit::Limit;
 
 /// How much the file grows by: room for some hundred leases.
 const GROWTH: u32 = 256 << 10;
@@ -26,27 +27,27 @@ pub(super) fn keep_size(db: &Connection) -> Result<(), Fault> {
 }
 
 /// Has the log begin anew, and the file grow if the disk has room for that.
-pub(super) fn make(db: &Connection, path: &Path) -> Result<(), Fault> {
-    begin_log_anew(db)?;
+pub(super) fn make(db: &Connection, path: &Path, limit: &Limit) -> Result<(), Fault> {
+    begin_log_anew(db, limit)?;
     if rustix::fs::statvfs(path).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL) {
         return Ok(());
     }
     limit_pages(db, NO_LIMIT)?;
-    let grown = grow(db);
+    let grown = grow(db, limit);
     keep_size(db)?;
     grown
 }
 
-fn grow(db: &Connection) -> Result<(), Fault> {
+fn grow(db: &Connection, limit: &Limit) -> Result<(), Fault> {
     transaction(db, |db| Ok(db.execute("INSERT INTO room (filler) VALUES (zeroblob(?1))", [GROWTH])?))?;
-    begin_log_anew(db)?;
+    begin_log_anew(db, limit)?;
     transaction(db, |db| Ok(db.execute("DELETE FROM room", [])?))?;
     Ok(())
 }
 
-fn begin_log_anew(db: &Connection) -> Result<(), Fault> {
-    // One that is still read goes on where it was.
-    db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
+fn begin_log_anew(db: &Connection, limit: &Limit) -> Result<(), Fault> {
+    // One that is still read goes on where it was. Readers are not waited for: nobody else could write meanwhile.
+    limit.at_once(|| db.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(())))?;
     Ok(())
 }
 

@@ -142,16 +142,19 @@ impl Worker {
     fn serve(&mut self, queue: &Queue) {
         loop {
             let now = Clock::system().now();
-            let due = self.watches.due();
-            if due.is_some_and(|due| due <= now) {
+            if self.watches.due().is_some_and(|due| due <= now) {
                 self.look(now);
-                continue;
             }
-            let next = due.into_iter().chain(self.upkeep.due()).min();
+            // After each look a job, if there is one: looks that take long must not keep renewals waiting.
+            let now = Clock::system().now();
+            let next = self.watches.due().into_iter().chain(self.upkeep.due()).min();
             match queue.next(next.map(|next| next.since(now)), self.watches.notices(now)) {
                 Next::Job(job) => {
                     job.run(self);
-                    self.upkeep.after_job(Clock::system().now(), self.file.as_ref(), &self.host);
+                    let now = Clock::system().now();
+                    // Upkeep waits for nobody, least of all before the next job.
+                    self.limit.set(Patience { until: now, wanted: None });
+                    self.upkeep.after_job(now, self.file.as_ref(), &self.host);
                 }
                 Next::Noticed => self.watches.noticed(),
                 Next::Idle if self.upkeep.due().is_some_and(|due| due <= Clock::system().now()) => self.keep_up(),

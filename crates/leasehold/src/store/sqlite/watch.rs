@@ -23,8 +23,14 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(20);
 const SLOW: Duration = Duration::from_secs(1);
 /// The times between the looks that follow a notice, which comes when a commit is written and not yet to be seen. Until
 /// the first of them nobody listens, or a busy file would take up the thread.
-const FOLLOW_UPS: [Duration; 4] =
-    [Duration::from_micros(250), Duration::from_millis(1), Duration::from_millis(4), Duration::from_millis(16)];
+const FOLLOW_UPS: [Duration; 6] = [
+    Duration::from_micros(250),
+    Duration::from_millis(1),
+    Duration::from_millis(4),
+    Duration::from_millis(16),
+    Duration::from_millis(64),
+    Duration::from_millis(256),
+];
 
 /// Looks at holders may take this part of the thread's time: a group without its leader is looked for among all
 /// processes of the machine.
