@@ -314,11 +314,11 @@ async fn without_a_server_connections_are_reset() {
 async fn a_split_message_arrives_in_two() {
     let (server, proxy) = start().await;
     let mut client = Client::warm(&proxy).await;
-    proxy.requests().split(3);
+    proxy.requests().split(3, 10 * A_WHILE);
     client.send("onetwo").await;
-    server.saw(&[message("warm"), message("one"), message("two")]).await;
     assert_eq!(client.receive().await, message("answer one"));
     assert_eq!(client.receive().await, message("answer two"));
+    server.saw(&[message("warm"), message("one"), message("two")]).await;
     // Too short to be split.
     assert_eq!(client.ask("one").await, message("answer one"));
     assert_eq!((proxy.requests().passed(), proxy.requests().bytes()), (3, 13));

@@ -139,12 +139,13 @@ impl Proxy {
         self.network.accidents.lock().len()
     }
 
-    /// Resets all connections (RST, both to clients and to the server). What is under way, or held, is lost.
+    /// Resets all connections (RST, both to clients and to the server). What is under way, or held, is lost. One over
+    /// which nothing has passed yet may be too new to be met.
     pub fn reset(&self) {
         self.network.ending.send_replace(End::Reset);
     }
 
-    /// Ends all connections in order (FIN, both to clients and to the server). What is under way, or held, is lost.
+    /// Ends all connections in order (FIN, both to clients and to the server), otherwise as [`reset`](Self::reset).
     pub fn hang_up(&self) {
         self.network.ending.send_replace(End::HangUp);
     }

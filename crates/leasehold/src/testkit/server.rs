@@ -47,12 +47,12 @@ const LOG: &str = "server.log";
 /// ```
 #[derive(Debug)]
 pub struct Server {
+    // First, so that it is dead when its port is free and its directory removed.
+    process: Process,
+    port: Port,
+    directory: TempDir,
     plan: ServerBuilder,
     program: PathBuf,
-    port: Port,
-    // Before the directory, so that it is dead when that is removed.
-    process: Process,
-    directory: TempDir,
 }
 
 /// How to start a [`Server`].

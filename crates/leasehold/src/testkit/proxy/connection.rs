@@ -5,7 +5,6 @@ use std::future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,8 +18,6 @@ use super::{Direction, Network};
 
 /// The most that is read at once, and so the longest message.
 const LONGEST: usize = 64 * 1024;
-/// Between two segments: far more than the receiver needs to read the first, unless the machine is very busy.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// How a connection ends, if not by its client and its server.
 #[derive(Clone, Copy, Debug)]
@@ -214,13 +211,13 @@ impl Lane<'_> {
     }
 
     async fn write(&self, message: &[u8], to: &WriteHalf<'_>) -> io::Result<()> {
-        let at = self.direction.faults().split.filter(|at| (1..message.len()).contains(at));
-        let (first, second) = message.split_at(at.unwrap_or(0));
-        if !first.is_empty() {
-            self.write_segment(first, to, false).await?;
-            tokio::time::sleep(PAUSE).await;
-        }
-        self.write_segment(second, to, true).await
+        let split = self.direction.faults().split.filter(|(at, _)| (1..message.len()).contains(at));
+        let Some((at, pause)) = split else {
+            return self.write_segment(message, to, true).await;
+        };
+        self.write_segment(&message[..at], to, false).await?;
+        tokio::time::sleep(pause).await;
+        self.write_segment(&message[at..], to, true).await
     }
 
     async fn write_segment(&self, mut rest: &[u8], to: &WriteHalf<'_>, is_last: bool) -> io::Result<()> {

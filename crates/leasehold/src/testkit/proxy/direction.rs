@@ -18,7 +18,7 @@ pub struct Direction {
 pub(super) struct Faults {
     pub(super) delay: Duration,
     pub(super) held: bool,
-    pub(super) split: Option<usize>,
+    pub(super) split: Option<(usize, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,9 +40,10 @@ impl Direction {
         self.faults.send_modify(|faults| faults.held = true);
     }
 
-    /// Passes each message on in two segments, the second after 20 ms, if it has more than this many bytes.
-    pub fn split(&self, at: usize) {
-        self.faults.send_modify(|faults| faults.split = Some(at));
+    /// Passes each message that has more than `at` bytes on in two segments, the second after this pause. Who gets to
+    /// read within the pause sees two.
+    pub fn split(&self, at: usize, pause: Duration) {
+        self.faults.send_modify(|faults| faults.split = Some((at, pause)));
     }
 
     /// Ends all that. What is delayed already stays so.
