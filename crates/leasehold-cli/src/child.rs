@@ -1,7 +1,8 @@
 //! The life of the command's process under a lease: started, passed its signals, stopped in time, seen to be gone.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -48,8 +49,17 @@ pub(crate) fn help() -> Option<ExitCode> {
 fn helper(name: &str) -> Command {
     let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     let mut command = Command::new(program.map_or_else(|_| OsString::from("leasehold"), Into::into));
-    command.arg0("leasehold").arg(name);
+    command.arg0("leasehold").args(loader_arguments()).arg(name);
     command
+}
+
+/// What stands before this program's own arguments if a loader was executed to start it, as in `ld.so leasehold run`:
+/// that one is `/proc/self/exe` then, and starts it again.
+fn loader_arguments() -> Vec<OsString> {
+    let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let mut all: Vec<_> = line.strip_suffix(b"\0").unwrap_or_default().split(|byte| *byte == 0).collect();
+    all.truncate(all.len().saturating_sub(std::env::args_os().count()) + 1);
+    all.into_iter().skip(1).map(|argument| OsStr::from_bytes(argument).to_owned()).collect()
 }
 
 /// A command with its process group, which is killed if this is dropped before the group is gone.

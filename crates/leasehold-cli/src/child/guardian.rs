@@ -59,7 +59,7 @@ impl Guardian {
             start.args([id.to_string(), since.to_string()]);
         }
         environment.apply(&mut start);
-        start.process_group(0).current_dir("/").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        start.process_group(0).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         let told = Orders { lease_end: Moment::from_nanos(0), only_group: false };
         let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told };
         guardian.tell(lease_end, false);
@@ -108,6 +108,7 @@ pub(super) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     SigSet::all().thread_block().ok();
     rustix::thread::set_name(c"leasehold-guard").ok();
+    rustix::process::chdir("/").ok();
     // Without a timer there is nothing to wait with; a pipe that cannot be read has no end that could be seen.
     let Ok((orders, run_ended)) = watch() else {
         return ExitCode::from(exit::OS);

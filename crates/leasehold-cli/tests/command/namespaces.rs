@@ -97,3 +97,33 @@ fn children_are_found_where_the_kernel_does_not_list_them() {
     place.start(place.program(["unshare", "--mount", "sh", "-c", &script])).finish().expect(79);
     assert!(is_running(place.pid("other")));
 }
+
+#[test]
+fn a_program_that_was_started_by_a_loader_starts_its_helpers() {
+    let libraries = Command::new("ldd").arg(BINARY).output().unwrap();
+    let libraries = String::from_utf8(libraries.stdout).unwrap();
+    let Some(loader) = libraries.split_ascii_whitespace().find(|word| word.starts_with('/') && word.contains("/ld-"))
+    else {
+        eprintln!("skipped: the program needs no loader: {libraries}");
+        return;
+    };
+    let place = Place::new();
+    fs::hard_link(BINARY, place.path("program"))
+        .or_else(|_| fs::copy(BINARY, place.path("program")).map(drop))
+        .unwrap();
+    let script = format!("echo $$ > pid; echo $PPID > run; {FAMILY}");
+    for program in [&[loader, "./program"][..], &[loader, "--library-path", "/nowhere", BINARY]] {
+        let words = program.iter().chain(&["run", "k", "--", "echo", "a b"]);
+        let finished = place.start(place.program(words)).finish().expect(0);
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("a b\n", ""));
+        for name in ["pid", "run", "grandchild", "daemon", "up"] {
+            fs::remove_file(place.path(name)).ok();
+        }
+        let job = ["run", "k", "--", "sh", "-c", &script];
+        let run = place.start(place.program(program.iter().chain(&job)));
+        family(&place);
+        run.signal(Signal::KILL);
+        wait_until("nothing is left", || place.survivors().is_empty());
+        assert_eq!(run.stderr(), "");
+    }
+}
