@@ -184,19 +184,17 @@ impl Charge {
             return;
         }
         setpgid(None, Some(self.group)).ok();
-        let clock = Clock::system();
-        until_nothing_is_left(|| {
+        until_nothing_is_left(lease_end, || {
             let others = self.others().into_iter().filter(|process| process.group != self.leader.0);
             // What may not be signalled is not waited for.
-            let killed = others.filter(|process| process.signal(Signal::KILL).is_ok()).count();
-            killed == 0 || clock.now() >= lease_end
+            others.filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
         });
         setpgid(None, None).ok();
     }
 
     /// Kills the group, and every descendant that can be found unless they may go on.
     fn kill(&self, only_group: bool) {
-        until_nothing_is_left(|| {
+        until_nothing_is_left(Moment::FAR, || {
             let group = !self.is_another() && group::is_alive(self.group);
             if group {
                 kill_process_group(self.group, Signal::KILL).ok();
@@ -221,12 +219,14 @@ impl Charge {
 }
 
 /// Looks and kills until two looks have found nothing: the mark of a process that is about to execute a program cannot be
-/// seen at that moment.
-fn until_nothing_is_left(mut look: impl FnMut() -> bool) {
+/// seen at that moment. Ends before the end, too.
+fn until_nothing_is_left(end: Moment, mut look: impl FnMut() -> bool) {
+    let clock = Clock::system();
     let mut nothing_before = false;
     for _ in 0..LOOKS.1 {
         let nothing = look();
-        if nothing && nothing_before {
+        // Another look, which may take a few pauses, has to end in time.
+        if nothing && nothing_before || clock.now() + LOOKS.0 * 3 >= end {
             return;
         }
         nothing_before = nothing;
