@@ -1,15 +1,17 @@
 //! The life of the command's process under a lease: started, passed its signals, stopped in time, seen to be gone.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, ExitStatus};
 
 use leasehold::clock::Moment;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, waitpid};
 
 use self::descendants::Descendants;
 use self::guardian::Guardian;
+use self::mark::Mark;
 pub(crate) use self::plan::{Cause, Limits, OnLost};
 use self::process::Process;
 use self::reach::Reach;
@@ -24,6 +26,7 @@ mod descendants;
 mod group;
 #[cfg_attr(not(target_os = "linux"), path = "child/unguarded.rs")]
 mod guardian;
+mod mark;
 mod plan;
 mod process;
 mod reach;
@@ -46,8 +49,17 @@ pub(crate) fn help() -> Option<ExitCode> {
 fn helper(name: &str) -> Command {
     let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     let mut command = Command::new(program.map_or_else(|_| OsString::from("leasehold"), Into::into));
-    command.arg0("leasehold").arg(name);
+    command.arg0("leasehold").args(loader_arguments()).arg(name);
     command
+}
+
+/// What stands before this program's own arguments if a loader was executed to start it, as in `ld.so leasehold run`:
+/// that one is `/proc/self/exe` then, and starts it again.
+fn loader_arguments() -> Vec<OsString> {
+    let line = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+    let mut all: Vec<_> = line.strip_suffix(b"\0").unwrap_or_default().split(|byte| *byte == 0).collect();
+    all.truncate(all.len().saturating_sub(std::env::args_os().count()) + 1);
+    all.into_iter().skip(1).map(|argument| OsStr::from_bytes(argument).to_owned()).collect()
 }
 
 /// A command with its process group, which is killed if this is dropped before the group is gone.
@@ -71,17 +83,17 @@ impl Job {
     ///
     /// To be called on the main thread: on Linux that process dies when the thread that started it does.
     pub(crate) fn prepare(command: &[OsString]) -> io::Result<Self> {
-        let descendants = Descendants::from_now_on();
+        let before = Process::children().iter().map(Process::identity).collect();
         // What loses its parent becomes a child of this process, so that nothing that the command started gets lost.
         #[cfg(target_os = "linux")]
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).ok();
+        rustix::process::set_child_subreaper(Some(getpid())).ok();
         let (waiting, group) = Trampoline::start(command)?;
         Ok(Self {
             group,
             waiting: Some(waiting),
             guardian: None,
             terminal: Terminal::of(group),
-            descendants,
+            descendants: Descendants::of(getpid(), group, before),
             reach: Reach::default(),
             status: None,
             stop: Stop::Runs,
@@ -101,8 +113,7 @@ impl Job {
         if !cfg!(target_os = "linux") {
             return Ok(());
         }
-        let leader = Process::find(self.group).ok_or(io::ErrorKind::NotFound)?;
-        let guardian = Guardian::start(&leader, environment, lease_end)?;
+        let guardian = Guardian::start(self.group, &self.descendants, environment, lease_end)?;
         self.descendants.leave_out(guardian.id);
         self.guardian = Some(guardian);
         Ok(())
@@ -116,6 +127,7 @@ impl Job {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
+        self.descendants.set_mark(Mark::of(environment));
         waiting.execute(stdin, environment).await.inspect_err(|_| self.bury())
     }
 
@@ -123,6 +135,11 @@ impl Job {
     fn bury(&mut self) {
         rustix::io::retry_on_intr(|| waitpid(Some(self.group), WaitOptions::empty())).ok();
         self.gone = true;
+    }
+
+    /// Whether the group is gone and its number is another process's by now.
+    fn is_another(&self) -> bool {
+        self.status.is_some() && group::is_another(self.group)
     }
 
     /// Takes the terminal back and sends the guardian away; to be called when nothing of the job is left.
@@ -136,7 +153,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if !self.gone {
+        if !self.gone && !self.is_another() {
             kill_process_group(self.group, Signal::KILL).ok();
         }
         if self.waiting.is_some() {
@@ -150,5 +167,41 @@ impl Drop for Job {
             }
         }
         // Otherwise the guardian sees to the rest.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    impl Job {
+        /// A job that was started by other means.
+        pub(super) fn unwatched(group: Pid) -> Self {
+            Self {
+                group,
+                waiting: None,
+                guardian: None,
+                terminal: None,
+                descendants: Descendants::of(getpid(), group, Vec::new()),
+                reach: Reach::default(),
+                status: None,
+                stop: Stop::Runs,
+                gone: false,
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_was_given_the_number_of_a_group_that_is_gone_is_spared() {
+        let mut stranger = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let id = Pid::from_child(&stranger);
+        let mut job = Job::unwatched(id);
+        job.status = Some(ExitStatus::from_raw(0));
+        drop(job);
+        assert!(stranger.try_wait().unwrap().is_none());
+        drop(Job::unwatched(id));
+        assert_eq!(stranger.wait().unwrap().signal(), Some(Signal::KILL.as_raw()));
     }
 }

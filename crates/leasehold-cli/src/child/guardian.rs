@@ -1,7 +1,7 @@
 //! A small process that ends a job whose `run` cannot: because it was killed, or stopped past the lease.
 //!
-//! It reads moments from a pipe: until then the lease may be assumed. It kills the job at the latest of them, and at once
-//! when the pipe ends. It stands in a group of its own and heeds no signal; `run` kills it when the job is over.
+//! It is told through a pipe until when the lease may be assumed. It kills the job at the latest of these moments, and at
+//! once when the pipe ends. It stands in a group of its own and heeds no signal; `run` kills it when the job is over.
 
 use std::ffi::OsString;
 use std::io::{self, PipeWriter, Write};
@@ -13,11 +13,12 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Moment};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, kill_process_group, setpgid};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use super::descendants::Descendants;
-use super::process::Process;
+use super::mark::Mark;
+use super::process::{Identity, Process};
 use super::trampoline::Environment;
 use super::{group, helper};
 use crate::exit;
@@ -36,30 +37,41 @@ const LOOKS: (Duration, u32) = (Duration::from_millis(10), 100);
 pub(super) struct Guardian {
     pub(super) id: Pid,
     pipe: PipeWriter,
-    told: Moment,
+    told: Orders,
 }
 
 impl Guardian {
     /// Starts the guardian of the group that `leader` leads. The environment marks the job's processes.
-    pub(super) fn start(leader: &Process, environment: &Environment, lease_end: Moment) -> io::Result<Self> {
+    pub(super) fn start(
+        leader: Pid,
+        descendants: &Descendants,
+        environment: &Environment,
+        lease_end: Moment,
+    ) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         // A guardian that was stopped must not stop its job.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut start = helper(NAME);
-        start.args([leader.id.to_string(), leader.start.to_string(), std::process::id().to_string()]);
+        start.arg(std::process::id().to_string());
+        // One that cannot be seen is known by its number alone.
+        let leader = Process::find(leader).map_or((leader.as_raw_nonzero().get(), 0), |process| process.identity());
+        for (id, since) in [leader].iter().chain(descendants.before()) {
+            start.args([id.to_string(), since.to_string()]);
+        }
         environment.apply(&mut start);
-        start.process_group(0).current_dir("/").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told: Moment::from_nanos(0) };
-        guardian.extend(lease_end);
+        start.process_group(0).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        let told = Orders { lease_end: Moment::from_nanos(0), only_group: false };
+        let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told };
+        guardian.tell(lease_end, false);
         Ok(guardian)
     }
 
-    /// Tells until when the lease may be assumed.
-    pub(super) fn extend(&mut self, lease_end: Moment) {
-        if lease_end > self.told + WORTH_TELLING {
-            self.told = lease_end;
+    /// Tells until when the lease may be assumed, and whether what has left the group may go on beyond that.
+    pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool) {
+        if lease_end > self.told.lease_end + WORTH_TELLING || only_group != self.told.only_group {
+            self.told = Orders { lease_end, only_group };
             // A guardian that does not listen is noticed where its end is.
-            self.pipe.write_all(&lease_end.as_nanos().to_ne_bytes()).ok();
+            self.pipe.write_all(&self.told.to_bytes()).ok();
         }
     }
 
@@ -69,44 +81,64 @@ impl Guardian {
     }
 }
 
+/// What the guardian is told, in a message so short that it is written and read as a whole.
+#[derive(Clone, Copy, Debug)]
+struct Orders {
+    lease_end: Moment,
+    only_group: bool,
+}
+
+impl Orders {
+    const LENGTH: usize = 9;
+
+    fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let [a, b, c, d, e, f, g, h] = self.lease_end.as_nanos().to_ne_bytes();
+        [a, b, c, d, e, f, g, h, u8::from(self.only_group)]
+    }
+
+    fn from_bytes([moment @ .., only_group]: [u8; Self::LENGTH]) -> Self {
+        Self { lease_end: Moment::from_nanos(u64::from_ne_bytes(moment)), only_group: only_group != 0 }
+    }
+}
+
 /// The guardian itself.
-pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut number = || arguments.next().and_then(|text| text.to_str()?.parse::<u64>().ok());
-    let (leader, start, parent) = (number(), number(), number());
-    let id = |number: Option<u64>| number.and_then(|number| Pid::from_raw(i32::try_from(number).ok()?));
-    let (Some(leader), Some(start), Some(parent)) = (id(leader), start, id(parent)) else {
+pub(super) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let Some(charge) = Charge::new(arguments) else {
         return ExitCode::from(exit::USAGE);
     };
     SigSet::all().thread_block().ok();
     rustix::thread::set_name(c"leasehold-guard").ok();
+    rustix::process::chdir("/").ok();
     // Without a timer there is nothing to wait with; a pipe that cannot be read has no end that could be seen.
-    if watch().is_err() {
+    let Ok((orders, run_ended)) = watch() else {
         return ExitCode::from(exit::OS);
+    };
+    if !orders.only_group && run_ended {
+        charge.kill_others(orders.lease_end);
     }
-    Charge { leader, start, parent, descendants: Descendants::of(parent) }.kill();
+    charge.kill(orders.only_group);
     ExitCode::from(exit::LOST)
 }
 
-/// Waits for the end of the pipe, or for the latest moment that was told.
-fn watch() -> io::Result<()> {
+/// Waits for the latest moment that was told, or for the end of the pipe (true).
+fn watch() -> io::Result<(Orders, bool)> {
     let clock = Clock::system();
     let pipe = rustix::stdio::stdin();
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut lease_end = Moment::FAR;
+    let mut orders = Orders { lease_end: Moment::FAR, only_group: false };
     loop {
         let mut files = [PollFd::new(&pipe, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut files, None))?;
         // A later moment that was told in time counts, however late it is read.
         if !files[0].revents().is_empty() {
-            let mut moment = [0; 8];
-            // What is as short as this is written and read as a whole.
-            if rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut moment))? < moment.len() {
-                return Ok(());
+            let mut message = [0; Orders::LENGTH];
+            if rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut message))? < message.len() {
+                return Ok((orders, true));
             }
-            lease_end = Moment::from_nanos(u64::from_ne_bytes(moment));
-            set(&timer, lease_end)?;
-        } else if clock.now() >= lease_end {
-            return Ok(());
+            orders = Orders::from_bytes(message);
+            set(&timer, orders.lease_end)?;
+        } else if clock.now() >= orders.lease_end {
+            return Ok((orders, false));
         }
     }
 }
@@ -124,65 +156,80 @@ fn set(timer: &impl std::os::fd::AsFd, moment: Moment) -> io::Result<()> {
 /// What is to be killed.
 #[derive(Debug)]
 struct Charge {
-    leader: Pid,
-    start: u64,
-    parent: Pid,
+    run: Pid,
+    group: Pid,
+    leader: Identity,
     descendants: Descendants,
 }
 
 impl Charge {
-    /// Kills the group and every descendant that can be found, until nothing is left of them.
-    fn kill(&self) {
-        for _ in 0..LOOKS.1 {
-            let group = self.group_alive();
-            if group {
-                kill_process_group(self.leader, Signal::KILL).ok();
-            }
-            let others = self.others();
-            for process in &others {
-                kill_process(*process, Signal::KILL).ok();
-            }
-            if !group && others.is_empty() {
-                return;
-            }
-            thread::sleep(LOOKS.0);
+    /// From the arguments: the number of `run`, and the identities of the leader and of the children that were there before.
+    fn new(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        let numbers = arguments.map(|number| number.to_str()?.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        let (run, identities) = numbers.split_first()?;
+        let mut identities = identities.chunks_exact(2).map(|pair| Some((i32::try_from(pair[0]).ok()?, pair[1])));
+        let leader = identities.next()??;
+        let run = Pid::from_raw(i32::try_from(*run).ok()?)?;
+        let group = Pid::from_raw(leader.0)?;
+        let mut descendants = Descendants::of(run, group, identities.collect::<Option<_>>()?);
+        descendants.leave_out(getpid());
+        descendants.set_mark(Mark::inherited());
+        Some(Self { run, group, leader, descendants })
+    }
+
+    /// Kills what has left the group, until the lease ends. That of a `run` that is dead stands until nobody of the group
+    /// lives, so this process is one of them meanwhile.
+    fn kill_others(&self, lease_end: Moment) {
+        if self.is_another() {
+            return;
         }
+        setpgid(None, Some(self.group)).ok();
+        until_nothing_is_left(lease_end, || {
+            let others = self.others().into_iter().filter(|process| process.group != self.leader.0);
+            // What may not be signalled is not waited for.
+            others.filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
+        });
+        setpgid(None, None).ok();
     }
 
-    /// Whether the group still runs, and is not another one that was given the same number.
-    fn group_alive(&self) -> bool {
-        let another = Process::find(self.leader).is_some_and(|process| process.start != self.start);
-        !another && group::is_alive(self.leader)
+    /// Kills the group, and every descendant that can be found unless they may go on.
+    fn kill(&self, only_group: bool) {
+        until_nothing_is_left(Moment::FAR, || {
+            let group = !self.is_another() && group::is_alive(self.group);
+            if group {
+                kill_process_group(self.group, Signal::KILL).ok();
+            }
+            let others = if only_group { Vec::new() } else { self.others() };
+            for process in &others {
+                process.signal(Signal::KILL).ok();
+            }
+            !group && others.is_empty()
+        });
     }
 
-    /// The job's processes outside of its group: those below `run`, or those that carry the job's environment when `run`
-    /// is dead and they are nobody's.
-    fn others(&self) -> Vec<Pid> {
-        if rustix::process::getppid() == Some(self.parent) { self.descendants.alive() } else { marked() }
+    /// Whether the group is gone and its number is another process's by now.
+    fn is_another(&self) -> bool {
+        self.leader.1 != 0 && Process::find(self.group).is_some_and(|process| process.identity() != self.leader)
+    }
+
+    /// The job's processes, also those in its group: below `run`, or those with its mark when `run` is dead.
+    fn others(&self) -> Vec<Process> {
+        if getppid() == Some(self.run) { self.descendants.alive() } else { self.descendants.marked() }
     }
 }
 
-/// The variables that together name one acquisition.
-const MARKS: [&str; 4] = ["LEASEHOLD_KEY", "LEASEHOLD_LEASE_STORE", "LEASEHOLD_FENCING_TOKEN", "LEASEHOLD_ACQUIRED_AT"];
-
-/// Every living process but this one in whose environment the marks are as in this one's.
-fn marked() -> Vec<Pid> {
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    let marks: Vec<Vec<u8>> = MARKS
-        .iter()
-        .filter_map(|name| Some([name.as_bytes(), b"=", std::env::var_os(name)?.as_encoded_bytes()].concat()))
-        .collect();
-    if marks.len() < MARKS.len() {
-        return Vec::new();
+/// Looks and kills until two looks have found nothing: the mark of a process that is about to execute a program cannot be
+/// seen at that moment. Ends before the end, too.
+fn until_nothing_is_left(end: Moment, mut look: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let mut nothing_before = false;
+    for _ in 0..LOOKS.1 {
+        let nothing = look();
+        // Another look, which may take a few pauses, has to end in time.
+        if nothing && nothing_before || clock.now() + LOOKS.0 * 3 >= end {
+            return;
+        }
+        nothing_before = nothing;
+        thread::sleep(LOOKS.0);
     }
-    Process::all()
-        .unwrap_or_default()
-        .iter()
-        .filter(|process| process.id != own && !process.is_dead())
-        .filter(|process| {
-            let environment = std::fs::read(format!("/proc/{}/environ", process.id)).unwrap_or_default();
-            marks.iter().all(|mark| environment.split(|byte| *byte == 0).any(|variable| variable == mark))
-        })
-        .filter_map(|process| Pid::from_raw(process.id))
-        .collect()
 }

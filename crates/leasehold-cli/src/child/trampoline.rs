@@ -126,9 +126,14 @@ impl Environment {
         self.0.extend([name.as_bytes(), b"\0"].concat());
     }
 
+    /// What is set as `NAME=value`, and the names of what is removed.
+    pub(super) fn changes(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|byte| *byte == 0).filter(|change| !change.is_empty())
+    }
+
     /// Applies it to a process that is to be started.
     pub(super) fn apply(&self, command: &mut Command) {
-        for change in self.0.split(|byte| *byte == 0).filter(|change| !change.is_empty()) {
+        for change in self.changes() {
             match change.iter().position(|byte| *byte == b'=') {
                 Some(end) => command.env(OsStr::from_bytes(&change[..end]), OsStr::from_bytes(&change[end + 1..])),
                 None => command.env_remove(OsStr::from_bytes(change)),

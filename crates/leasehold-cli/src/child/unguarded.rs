@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use leasehold::clock::Moment;
 use rustix::process::Pid;
 
-use super::process::Process;
+use super::descendants::Descendants;
 use super::trampoline::Environment;
 use crate::exit;
 
@@ -19,11 +19,11 @@ pub(super) struct Guardian {
 }
 
 impl Guardian {
-    pub(super) fn start(_: &Process, _: &Environment, _: Moment) -> io::Result<Self> {
+    pub(super) fn start(_: Pid, _: &Descendants, _: &Environment, _: Moment) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn extend(&mut self, _: Moment) {}
+    pub(super) fn tell(&mut self, _: Moment, _: bool) {}
 
     pub(super) fn dismiss(&mut self) {}
 }

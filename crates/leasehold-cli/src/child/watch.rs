@@ -100,10 +100,11 @@ impl Job {
                 plan.extend(now + remaining);
             }
             if let Some(guardian) = &mut self.guardian {
-                guardian.extend(if runs_on { Moment::FAR } else { plan.lease_end });
+                let lease_end = if runs_on { Moment::FAR } else { plan.lease_end };
+                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing());
             }
             if let Some(status) = self.status {
-                self.gone = self.gone || !group::is_alive(self.group);
+                self.gone = self.gone || self.is_another() || !group::is_alive(self.group);
                 // Whoever took the key meanwhile was free to: the lease is tied to the group. Of a job that ended while
                 // nobody looked and the lease ran out it cannot be said that it ended in time.
                 if self.gone && plan.cause.is_none() && now < plan.lease_end {
@@ -256,7 +257,7 @@ impl Job {
 
     /// Signals the whole group. A group that is gone is noticed where its end is awaited.
     fn signal(&mut self, signal: Signal, lease_over: Moment) {
-        if self.gone {
+        if self.gone || self.is_another() {
             return;
         }
         self.reach.signal(self.group, signal, lease_over);
@@ -286,8 +287,6 @@ mod tests {
     use rustix::process::{Pid, kill_process, waitpid};
 
     use super::*;
-    use crate::child::descendants::Descendants;
-    use crate::child::reach::Reach;
 
     /// A job whose status somebody else has collected, so that its watch fails.
     #[test]
@@ -300,17 +299,7 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", "sleep 60 & while :; do wait; done"]).process_group(0);
             let group = Pid::from_child(&command.spawn().unwrap());
-            let mut job = Job {
-                group,
-                waiting: None,
-                guardian: None,
-                terminal: None,
-                descendants: Descendants::from_now_on(),
-                reach: Reach::default(),
-                status: None,
-                stop: Stop::Runs,
-                gone: false,
-            };
+            let mut job = Job::unwatched(group);
             kill_process(group, Signal::KILL).unwrap();
             waitpid(Some(group), WaitOptions::empty()).unwrap();
             let limits =

@@ -8,6 +8,7 @@
 
 mod advice;
 mod answers;
+mod bystanders;
 mod codes;
 mod configuration;
 mod death;
@@ -16,6 +17,7 @@ mod inherited;
 mod input;
 mod late;
 mod lifetime;
+mod namespaces;
 mod nested;
 mod options;
 mod outage;
