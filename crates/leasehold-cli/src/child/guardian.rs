@@ -57,9 +57,10 @@ impl Guardian {
     /// Tells until when the lease may be assumed.
     pub(super) fn extend(&mut self, lease_end: Moment) {
         if lease_end > self.told + WORTH_TELLING {
-            self.told = lease_end;
-            // A guardian that does not listen is noticed where its end is.
-            self.pipe.write_all(&lease_end.as_nanos().to_ne_bytes()).ok();
+            // A guardian that does not listen is told again; that it is gone is noticed where its end is.
+            if self.pipe.write_all(&lease_end.as_nanos().to_ne_bytes()).is_ok() {
+                self.told = lease_end;
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
 pub(crate) use self::status::Status;
-use crate::child::{Cause, Ending, Environment, Job, Limits, Notice, OnLost};
+use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -39,6 +39,7 @@ const SILENT_WAIT: Duration = Duration::from_secs(2);
 
 /// Waits for the key, runs the command under it, gives it back, and tells how that went.
 pub(crate) async fn run(global: &Global, arguments: &Run, status: &Status) -> Result<u8, Failure> {
+    output::tell_aside();
     let mut record = Record::new(arguments)?;
     let renewals = Renewals::new(status);
     let result = take_part(global, arguments, status, &renewals, &mut record).await;
@@ -164,7 +165,6 @@ async fn hold(
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
     let (ran, job) = under(context, &guard, waited, limits, prepared, signals).await;
-    // Before anything is said: a reader that stands still must not keep the key.
     let released = guard.release().await;
     record.held = Some(clock.now().since(acquired));
     drop(job);
@@ -183,7 +183,7 @@ async fn under(
     prepared: Option<Job>,
     signals: &mut Signals,
 ) -> (Result<Ending, Failure>, Option<Job>) {
-    let Context { request, status, .. } = *context;
+    let Context { request, renewals, status, .. } = *context;
     let owner_file = match owner_file(request, guard) {
         Ok(file) => file,
         Err(failure) => return (Err(failure), None),
@@ -193,7 +193,7 @@ async fn under(
         Ok(job) => job,
         Err(failure) => return (Err(failure), None),
     };
-    if let Err(error) = job.execute(request.arguments.stdin, &environment).await {
+    if let Err(error) = job.execute(request.arguments.stdin, &environment, lease_end(guard, limits)) {
         job.dismiss();
         return (Err(cannot_run(&request.command[0], &error)), Some(job));
     }
@@ -206,15 +206,25 @@ async fn under(
             status.tell("lost", json!({"reason": report::word(reason)}));
         }
     };
-    let watched = job.watch(guard, signals, limits, notice).await;
-    if watched.is_err() {
+    let watched = job.watch(guard, renewals.confirmed(), signals, limits, notice).await;
+    if let Err(Broken::Unseen(_)) = watched {
         job.abandon(guard).await;
     }
     job.dismiss();
     drop(owner_file);
-    let ran =
-        watched.map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    let ran = watched.map_err(|broken| match broken {
+        Broken::NotRun(refusal) => refused(request, refusal),
+        Broken::Unseen(error) => Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")),
+    });
     (ran, Some(job))
+}
+
+/// From when on the command may not be executed any more.
+fn lease_end(guard: &LockGuard, limits: Limits) -> Moment {
+    match limits.on_lost {
+        OnLost::Continue => Moment::FAR,
+        OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
+    }
 }
 
 /// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
@@ -241,11 +251,7 @@ async fn start(
         if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
     };
     let guarded = async {
-        let lease_end = match limits.on_lost {
-            OnLost::Continue => Moment::FAR,
-            OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
-        };
-        if let Err(error) = job.set_guardian(environment, lease_end) {
+        if let Err(error) = job.set_guardian(environment, lease_end(guard, limits)) {
             output::tell(&format!(
                 "warning: no process watches over this one: {error}; \
                  if this one is killed, what the command has started may live on"
@@ -371,6 +377,21 @@ fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
             let failure = settings.failure(&error);
             output::tell(&format!("warning: {failure}; the lease ends by itself after its ttl"));
         }
+    }
+}
+
+fn refused(request: &Request<'_>, refusal: Refusal) -> Failure {
+    let program = &request.command[0];
+    match refusal {
+        Refusal::Command(error) => cannot_run(program, &error),
+        Refusal::Setup(error) if exit::is_shortage(&error) => cannot_run(program, &error),
+        Refusal::Setup(error) => {
+            not_started(Failure::new(exit::OS, format!("cannot start a process that ends with this one: {error}")))
+        }
+        Refusal::TooLate => not_started(Failure::new(
+            exit::LOST,
+            format!("the lease on \"{}\" ended before the command was executed: raise --ttl", request.name),
+        )),
     }
 }
 

@@ -12,6 +12,7 @@ mod codes;
 mod configuration;
 mod death;
 mod defaults;
+mod execution;
 mod inherited;
 mod input;
 mod late;
@@ -28,4 +29,5 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod unread;
 mod waiting;
