@@ -31,9 +31,6 @@ mod report;
 mod request;
 mod status;
 
-/// A key that is not had after this long is not free: the command's process is started when it is.
-const SHORT_WAIT: Duration = Duration::from_millis(100);
-
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
@@ -144,8 +141,8 @@ async fn hold(
     let granted = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
-        granted = acquire(context, &lock) => granted?,
-        () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
+        granted = acquire(context, &lock, &mut prepared) => granted?,
+        () = announce(&lock, request.name, settings.quiet) => {
             return Err(Failure::new(exit::BUG, "the wait was lost"));
         }
     };
@@ -227,8 +224,8 @@ fn lease_end(guard: &LockGuard, limits: Limits) -> Moment {
     }
 }
 
-/// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
-/// that the lease does not know.
+/// The command's process, which waits and whose group the lease names, so that no crash can leave a command that the lease
+/// does not know.
 async fn start(
     context: &Context<'_>,
     guard: &LockGuard,
@@ -238,6 +235,8 @@ async fn start(
     signals: &mut Signals,
 ) -> Result<Job, Failure> {
     let Context { settings, request, manager, .. } = *context;
+    // The grant has named it.
+    let is_tied = prepared.is_some();
     let mut job = prepared.map_or_else(|| Job::prepare(&request.command), Ok).map_err(|error| match error.kind() {
         // Of this program, which the command is started with.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
@@ -248,7 +247,7 @@ async fn start(
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
-        if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
+        if manager.capabilities().liveness && !is_tied { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
     };
     let guarded = async {
         if let Err(error) = job.set_guardian(environment, lease_end(guard, limits)) {
@@ -273,9 +272,19 @@ fn owner_file(request: &Request<'_>, guard: &LockGuard) -> Result<Option<OwnerFi
     request.arguments.owner_file.as_deref().map(|path| OwnerFile::write(path, guard)).transpose().map_err(not_started)
 }
 
-async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
+/// Acquires the lease, tied to the group of the process that is at hand, if there is one. None is kept at hand for a key that
+/// is not free: the command's process is started when it is.
+async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>) -> Result<Option<LockGuard>, Failure> {
     let Context { settings, request, manager, .. } = *context;
     nested::refuse(settings, manager, lock, request.name).await?;
+    if let Some(job) = prepared {
+        let lock = lock.clone().tie(Tie::Group(job.group()));
+        let granted = lock.try_acquire().await.map_err(|error| not_started(settings.failure(&error)))?;
+        if granted.is_some() || request.wait == Wait::No {
+            return Ok(granted);
+        }
+        *prepared = None;
+    }
     let granted = match request.wait {
         Wait::No => lock.try_acquire().await,
         Wait::UpTo(wait) => lock.acquire_within(wait).await,
@@ -284,10 +293,8 @@ async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>
     granted.map_err(|error| not_started(settings.failure(&error)))
 }
 
-/// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Job>) {
-    tokio::time::sleep(SHORT_WAIT).await;
-    *prepared = None;
+/// Says once for whom this waits; never ends.
+async fn announce(lock: &Lock, name: &str, quiet: bool) {
     if quiet {
         return pending().await;
     }
