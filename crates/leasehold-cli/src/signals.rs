@@ -76,9 +76,9 @@ impl Signals {
         // ignoring it, a handler leaves the command with the default. So it is with whatever else is ignored here.
         drop(unix::signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
         for signal in (1..32).filter_map(Signal::from_named_raw).filter(|signal| is_ignored(ignored, *signal)) {
-            // PIPE is ignored by this program alone.
-            if ![Signal::HUP, Signal::PIPE].contains(&signal) {
-                // Some cannot have a handler, and nobody ignores those.
+            // PIPE is ignored by this program alone. A fault would come again and again if a handler came back from it,
+            // and is never ignored; the other three of that kind cannot have one.
+            if ![Signal::HUP, Signal::PIPE, Signal::BUS].contains(&signal) {
                 unix::signal(SignalKind::from_raw(signal.as_raw())).ok();
             }
         }
