@@ -68,10 +68,10 @@ fn signals_are_passed_on_while_the_execution_hangs() {
 fn an_execution_that_hangs_is_limited() {
     let place = Place::new();
     let _hanging = Hanging::new(&place);
-    let (running, waiting) = hang(&place, &["--max-runtime", "200ms"]);
+    let (running, waiting) = hang(&place, &["--max-runtime", "3s"]);
     running.finish().expect(124);
     assert!(!is_running(waiting) && place.is_free("k"));
-    let (running, waiting) = hang(&place, &["--ttl", "1s", "--no-renew"]);
+    let (running, waiting) = hang(&place, &["--ttl", "3s", "--no-renew"]);
     running.finish().expect(79);
     assert!(!is_running(waiting));
 }
@@ -81,7 +81,7 @@ fn an_execution_that_hangs_ends_with_a_run_that_is_killed_or_stopped() {
     for signal in [Signal::KILL, Signal::STOP] {
         let place = Place::new();
         let _hanging = Hanging::new(&place);
-        let (running, waiting) = hang(&place, &["--ttl", "2s"]);
+        let (running, waiting) = hang(&place, &["--ttl", "6s"]);
         running.signal(signal);
         wait_until("the waiting process is gone", || !is_running(waiting));
     }

@@ -49,7 +49,7 @@ fn the_lease_is_renewed_meanwhile() {
 fn the_job_is_killed_in_time_meanwhile() {
     let place = Place::new();
     let (first, reader) =
-        unread(&place, "-v --ttl 2s --no-renew -k 200ms", "trap \"\" TERM; touch held; while :; do sleep 0.02; done");
+        unread(&place, "-v --ttl 4s --no-renew -k 200ms", "trap \"\" TERM; touch held; while :; do sleep 0.02; done");
     wait_until("the key was held", || place.path("held").exists());
     place.run(["run", "k", "-w", "50", "--", "true"]).expect(0);
     first.finish().expect(79);
@@ -62,7 +62,7 @@ fn a_terminal_that_stops_writers_in_the_background_does_not_stop_it() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
     terminal.type_in("stty tostop\n");
-    let options = "--ttl 1s --no-renew --on-lost continue";
+    let options = "--ttl 2s --no-renew --on-lost continue";
     terminal.type_in(&format!("{BINARY} run k {options} -- sh -c 'while [ ! -e go ]; do sleep 0.02; done; exit 7'\n"));
     terminal.expect("exclusion is given up");
     std::fs::write(place.path("go"), "").unwrap();
