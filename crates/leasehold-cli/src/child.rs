@@ -3,10 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::thread;
+use std::time::Duration;
 
 use leasehold::clock::Moment;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, waitpid};
 
 use self::descendants::Descendants;
@@ -16,10 +19,10 @@ pub(crate) use self::plan::{Cause, Limits, OnLost};
 use self::process::Process;
 use self::reach::Reach;
 use self::terminal::Terminal;
-pub(crate) use self::trampoline::Environment;
-use self::trampoline::Trampoline;
+use self::trampoline::{Answer, Trampoline};
+pub(crate) use self::trampoline::{Environment, Refusal};
 use self::watch::Stop;
-pub(crate) use self::watch::{Ending, Notice};
+pub(crate) use self::watch::{Broken, Ending, Notice};
 use crate::cli::Input;
 
 mod descendants;
@@ -33,6 +36,9 @@ mod reach;
 mod terminal;
 mod trampoline;
 mod watch;
+
+/// The pauses between looks whether a process that was killed is gone, and how many there are: a second.
+const FUNERAL: (Duration, u32) = (Duration::from_millis(1), 1000);
 
 /// What this process is if it was started as a helper of a `run`: done before anything else, since a command waits for
 /// it to start.
@@ -66,8 +72,10 @@ fn loader_arguments() -> Vec<OsString> {
 #[derive(Debug)]
 pub(crate) struct Job {
     group: Pid,
-    /// The command's process as long as it is not executed.
+    /// The command's process as long as it was not told to execute it.
     waiting: Option<Trampoline>,
+    /// What is still to be heard from it.
+    answer: Option<Answer>,
     guardian: Option<Guardian>,
     terminal: Option<Terminal>,
     descendants: Descendants,
@@ -91,6 +99,7 @@ impl Job {
         Ok(Self {
             group,
             waiting: Some(waiting),
+            answer: None,
             guardian: None,
             terminal: Terminal::of(group),
             descendants: Descendants::of(getpid(), group, before),
@@ -119,21 +128,28 @@ impl Job {
         Ok(())
     }
 
-    /// Has the command executed; an error says why it cannot be.
-    pub(crate) async fn execute(&mut self, stdin: Input, environment: &Environment) -> io::Result<()> {
-        if let Some(terminal) = &self.terminal {
+    /// Has the command executed, unless it is `lease_end` by then. What becomes of that is for [`watch`](Self::watch) to
+    /// see; an error says that it could not be told.
+    pub(crate) fn execute(&mut self, stdin: Input, environment: &Environment, lease_end: Moment) -> io::Result<()> {
+        if let Some(terminal) = &mut self.terminal {
             terminal.give();
         }
-        let Some(waiting) = self.waiting.take() else {
-            return Ok(());
-        };
-        self.descendants.set_mark(Mark::of(environment));
-        waiting.execute(stdin, environment).await.inspect_err(|_| self.bury())
+        if let Some(waiting) = self.waiting.take() {
+            self.descendants.set_mark(Mark::of(environment));
+            self.answer = Some(waiting.execute(stdin, environment, lease_end).inspect_err(|_| self.bury())?);
+        }
+        Ok(())
     }
 
-    /// Waits for the command's process, which is on its way out with nothing left to do.
+    /// Ends the command's process, which was not executed.
     fn bury(&mut self) {
-        rustix::io::retry_on_intr(|| waitpid(Some(self.group), WaitOptions::empty())).ok();
+        kill_process_group(self.group, Signal::KILL).ok();
+        for _ in 0..FUNERAL.1 {
+            if !matches!(waitpid(Some(self.group), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR)) {
+                break;
+            }
+            thread::sleep(FUNERAL.0);
+        }
         self.gone = true;
     }
 
@@ -144,7 +160,12 @@ impl Job {
 
     /// Takes the terminal back and sends the guardian away; to be called when nothing of the job is left.
     pub(crate) fn dismiss(&mut self) {
-        self.terminal = None;
+        if let Some(mut terminal) = self.terminal.take() {
+            terminal.take_back();
+            if self.status.is_some_and(|status| status.signal().is_some()) {
+                terminal.mend();
+            }
+        }
         if let Some(guardian) = &mut self.guardian {
             guardian.dismiss();
         }
@@ -182,6 +203,7 @@ mod tests {
             Self {
                 group,
                 waiting: None,
+                answer: None,
                 guardian: None,
                 terminal: None,
                 descendants: Descendants::of(getpid(), group, Vec::new()),

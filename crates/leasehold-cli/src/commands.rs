@@ -1,6 +1,7 @@
 //! The subcommands, one per file, and what they share: a runtime and the way out.
 
 use std::future::Future;
+use std::time::Duration;
 
 use leasehold::config::Config;
 
@@ -15,15 +16,20 @@ mod list;
 mod run;
 mod show;
 
+/// How long the end waits for a reader of messages that does not read; one that is slow has its time.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Does what was asked and answers with the exit code.
 pub(crate) fn dispatch(cli: Cli) -> u8 {
     if cli.global.log_format == LogFormat::Json {
         output::tell_as_json();
     }
-    perform(&cli).unwrap_or_else(|failure| {
+    let code = perform(&cli).unwrap_or_else(|failure| {
         output::tell_failure(&failure);
         failure.code
-    })
+    });
+    output::finish(LAST_PATIENCE);
+    code
 }
 
 fn perform(cli: &Cli) -> Result<u8, Failure> {

@@ -9,7 +9,10 @@ use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
 use serde_json::json;
 
+use self::aside::Aside;
 use crate::exit::{self, Failure};
+
+mod aside;
 
 /// Prints an answer to stdout. A reader that has gone away (`leasehold list | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -28,6 +31,19 @@ static AS_JSON: AtomicBool = AtomicBool::new(false);
 /// From now on messages are one JSON object per line.
 pub(crate) fn tell_as_json() {
     AS_JSON.store(true, Ordering::Relaxed);
+}
+
+/// What is told while a lease is held.
+static ASIDE: Aside = Aside::new();
+
+/// From now on messages are written aside: nothing waits for their reader.
+pub(crate) fn tell_aside() {
+    ASIDE.turn_on();
+}
+
+/// Waits for the reader of what was told aside, at most this long.
+pub(crate) fn finish(patience: Duration) {
+    ASIDE.finish(patience);
 }
 
 /// Says something on stderr, after the program's name.
@@ -59,8 +75,10 @@ pub(crate) fn tell_block(text: &str) {
 
 /// Writes to stderr at once, so that lines of several processes do not mix.
 pub(crate) fn tell_raw(text: &str) {
-    // There is nowhere left to complain.
-    io::stderr().write_all(text.as_bytes()).ok();
+    if !ASIDE.take(text) {
+        // There is nowhere left to complain.
+        io::stderr().write_all(text.as_bytes()).ok();
+    }
 }
 
 fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {

@@ -54,6 +54,7 @@ impl Signals {
     /// An ignored HUP that was inherited stays ignored, here and in the command: that is what `nohup` asks for. Whatever
     /// else was ignored or blocked by the caller is neither here nor in the command.
     pub(crate) fn install() -> io::Result<Self> {
+        let ignored = ignored();
         let mut streams = Vec::with_capacity(9);
         for (signal, kind) in [
             (Signal::TERM, SignalKind::terminate()),
@@ -67,13 +68,20 @@ impl Signals {
             (Signal::CHILD, SignalKind::child()),
             (Signal::CONT, SignalKind::from_raw(Signal::CONT.as_raw())),
         ] {
-            if signal != Signal::HUP || !hangup_is_ignored() {
+            if signal != Signal::HUP || !is_ignored(ignored, signal) {
                 streams.push((signal, unix::signal(kind)?));
             }
         }
         // A handler stays when its stream is gone. XFSZ would end this process and leave the command running; unlike
-        // ignoring it, a handler leaves the command with the default.
+        // ignoring it, a handler leaves the command with the default. So it is with whatever else is ignored here.
         drop(unix::signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
+        for signal in (1..32).filter_map(Signal::from_named_raw).filter(|signal| is_ignored(ignored, *signal)) {
+            // PIPE is ignored by this program alone. A fault would come again and again if a handler came back from it,
+            // and is never ignored; the other three of that kind cannot have one.
+            if ![Signal::HUP, Signal::PIPE, Signal::BUS].contains(&signal) {
+                unix::signal(SignalKind::from_raw(signal.as_raw())).ok();
+            }
+        }
         // After the handlers: what is pending arrives now.
         let ours = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGQUIT, Number::SIGUSR1, Number::SIGUSR2];
         let ours = ours.into_iter().chain([Number::SIGWINCH, Number::SIGCHLD, Number::SIGCONT, Number::SIGXFSZ]);
@@ -129,17 +137,20 @@ impl Echoes {
     }
 }
 
-/// Linux tells the mask of ignored signals in `/proc`; elsewhere HUP counts as not ignored.
-fn hangup_is_ignored() -> bool {
-    let ignored = std::fs::read_to_string("/proc/self/status")
+/// Linux tells the mask of ignored signals in `/proc`; elsewhere none counts as ignored.
+fn ignored() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|status| {
             let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
             u64::from_str_radix(mask.trim(), 16).ok()
         })
-        .unwrap_or(0);
-    // Signal N is bit N - 1, and HUP is 1.
-    ignored & 1 != 0
+        .unwrap_or(0)
+}
+
+/// Signal N is bit N - 1.
+fn is_ignored(mask: u64, signal: Signal) -> bool {
+    mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl LockGuard {
 
     /// Ties the lease to whoever has to be alive for it to stand, and pushes its end out by the full ttl.
     ///
-    /// A fresh lease is tied to this process. Only stores that can tell who is alive
+    /// A fresh lease is tied to this process, unless [`Lock::tie`](crate::Lock::tie) says otherwise. Only stores that can tell who is alive
     /// ([`Capabilities::liveness`](crate::store::Capabilities::liveness)) heed a tie; to others this is an extend.
     ///
     /// # Errors

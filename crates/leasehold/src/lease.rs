@@ -11,7 +11,7 @@ use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::observe::{Event, Lost};
 use crate::options::Renew;
-use crate::store::{Grant, Loss, reason_from_code};
+use crate::store::{Grant, Loss, Tie, reason_from_code};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// How long a sleeper trusts a timer that does not count suspend.
@@ -55,6 +55,7 @@ pub(crate) struct Terms {
     pub(crate) ttl: Duration,
     pub(crate) renew: Renew,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) tie: Tie,
     pub(crate) unsettled: u32,
 }
 

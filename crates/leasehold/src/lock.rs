@@ -14,7 +14,7 @@ use crate::holder;
 use crate::lease::{Lease, Terms};
 use crate::options::{Renew, Wait};
 use crate::scoped::{self, Ran};
-use crate::store::{Holder, HolderInfo};
+use crate::store::{Holder, HolderInfo, Tie};
 use crate::types::Key;
 use crate::wait::Request;
 
@@ -33,6 +33,7 @@ pub struct Lock {
     renew: Renew,
     wait: Wait,
     max_hold: Option<Duration>,
+    tie: Tie,
     holder: Option<Arc<HolderInfo>>,
 }
 
@@ -45,6 +46,7 @@ impl Lock {
             renew: settings.renew,
             wait: settings.wait,
             max_hold: settings.max_hold,
+            tie: Tie::Process,
             holder: settings.holder.clone(),
             engine: Arc::clone(engine),
         }
@@ -71,6 +73,16 @@ impl Lock {
     /// Sets after which time the lease counts as lost even though it could be renewed.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets who has to be alive for the lease to stand, from the grant on; this process unless it is set.
+    ///
+    /// Whoever it names has to live when the lease is granted: else it is free at once. For a process group that is
+    /// started only later there is [`LockGuard::tie_to`]. Only stores that can tell who is alive
+    /// ([`Capabilities::liveness`](crate::store::Capabilities::liveness)) heed it.
+    pub fn tie(mut self, tie: Tie) -> Self {
+        self.tie = tie;
         self
     }
 
@@ -214,7 +226,7 @@ impl Lock {
         if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
             return Err(Error::new(ErrorKind::InvalidInput, "invalid longest holding time: it must be positive"));
         }
-        Ok(Terms { ttl, renew: self.renew, max_hold: self.max_hold, unsettled: 0 })
+        Ok(Terms { ttl, renew: self.renew, max_hold: self.max_hold, tie: self.tie, unsettled: 0 })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::lease::{Lease, Terms};
 use crate::line::{Standing, Turn};
 use crate::observe::{Acquired, Contended, Event};
 use crate::options::{Pauses, Wait};
-use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Tie, Wake};
+use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Wake};
 use crate::types::{Key, OwnerToken};
 use crate::undo::{Target, Undo};
 
@@ -156,7 +156,7 @@ impl Request<'_> {
 
     async fn ask_once(&self, owner: &OwnerToken, waits: bool, undo: &mut Undo) -> (Moment, Result<Attempt>) {
         let engine = self.engine;
-        let mut claim = Claim::new(self.key, owner, self.terms.ttl).waits(waits).tie(Tie::Process);
+        let mut claim = Claim::new(self.key, owner, self.terms.ttl).waits(waits).tie(self.terms.tie);
         claim.holder = self.holder;
         let limit = engine.limit(self.terms.ttl);
         let unsettled = &mut undo.unsettled;

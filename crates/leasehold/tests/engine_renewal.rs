@@ -65,6 +65,10 @@ async fn a_renewal_carries_the_ttl_and_neither_tie_nor_holder() {
     let acquired = rig.manager().lock("k").try_acquire().await.unwrap();
     drop(acquired);
     assert!(rig.store.log().iter().any(|call| call.tie == Some(Tie::Process)), "only a first grant is tied");
+    rig.store.clear_log();
+    let acquired = rig.manager().lock("group").tie(Tie::Group(7)).try_acquire().await.unwrap();
+    drop(acquired);
+    assert_eq!(rig.store.log()[0].tie, Some(Tie::Group(7)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,9 +69,11 @@ impl Guardian {
     /// Tells until when the lease may be assumed, and whether what has left the group may go on beyond that.
     pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool) {
         if lease_end > self.told.lease_end + WORTH_TELLING || only_group != self.told.only_group {
-            self.told = Orders { lease_end, only_group };
-            // A guardian that does not listen is noticed where its end is.
-            self.pipe.write_all(&self.told.to_bytes()).ok();
+            let orders = Orders { lease_end, only_group };
+            // A guardian that does not listen is told again; that it is gone is noticed where its end is.
+            if self.pipe.write_all(&orders.to_bytes()).is_ok() {
+                self.told = orders;
+            }
         }
     }
 

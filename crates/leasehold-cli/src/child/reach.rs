@@ -1,7 +1,5 @@
 //! Whether signals get through to the group: what changed its user is out of the reach of an ordinary user.
 
-use std::thread;
-
 use leasehold::clock::{Clock, Moment};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -32,7 +30,7 @@ impl Reach {
         if Clock::system().now() >= lease_over {
             self.still_runs(group, lease_over);
         } else if !std::mem::replace(&mut self.told_refused, true) {
-            say(format!(
+            output::tell(&format!(
                 "cannot signal group {group} (it runs as another user): stop it by hand; its lease ends at {} unless \
                  renewed",
                 output::clock_time(lease_over)
@@ -47,14 +45,9 @@ impl Reach {
         }
         let why = if self.refused { "cannot signal group" } else { "could not stop group" };
         let user = if self.refused { " (it runs as another user)" } else { "" };
-        say(format!(
+        output::tell(&format!(
             "{why} {group}{user}: it still runs WITHOUT the lease since {}; stop it by hand",
             output::clock_time(lease_over)
         ));
     }
-}
-
-/// Says it without waiting: a reader that stands still must not keep the KILL from the rest of the group.
-fn say(message: String) {
-    thread::Builder::new().spawn(move || output::tell(&message)).ok();
 }

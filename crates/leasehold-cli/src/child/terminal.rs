@@ -3,15 +3,20 @@
 use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use rustix::process::Pid;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process_group};
 use rustix::stdio::{stdin, stdout};
-use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
 
 /// The terminal of a job; taken back when dropped.
 #[derive(Debug)]
 pub(super) struct Terminal {
     own: Pid,
     job: Pid,
+    /// Whether the job was put in the foreground since this process's group was there.
+    is_given: bool,
+    /// How it was set when the job got it first.
+    modes: Option<Termios>,
 }
 
 impl Terminal {
@@ -24,7 +29,7 @@ impl Terminal {
         if device(stdin()) != device(stdout()) || tcgetpgrp(stdin()).is_err() {
             return None;
         }
-        Some(Self { own: rustix::process::getpgrp(), job })
+        Some(Self { own: rustix::process::getpgrp(), job, is_given: false, modes: None })
     }
 
     /// Whether this process's group is in the foreground.
@@ -33,17 +38,31 @@ impl Terminal {
     }
 
     /// Puts the job in the foreground, if this process's group is there.
-    pub(super) fn give(&self) {
+    pub(super) fn give(&mut self) {
         if self.is_own() {
+            self.modes = self.modes.take().or_else(|| tcgetattr(stdin()).ok());
             // A job that is gone already needs none.
-            tcsetpgrp(stdin(), self.job).ok();
+            self.is_given = tcsetpgrp(stdin(), self.job).is_ok();
         }
     }
 
-    /// Puts this process's group in the foreground, if the job is there.
-    pub(super) fn take_back(&self) {
-        if tcgetpgrp(stdin()) == Ok(self.job) {
+    /// Puts this process's group in the foreground, if the job is there, or what the job has put there and is dead.
+    pub(super) fn take_back(&mut self) {
+        let is_left = match tcgetpgrp(stdin()) {
+            Ok(foreground) if foreground == self.job => true,
+            Ok(foreground) => self.is_given && test_kill_process_group(foreground) == Err(Errno::SRCH),
+            Err(_) => self.is_given,
+        };
+        if is_left {
             while_in_background(|| tcsetpgrp(stdin(), self.own).map_err(io::Error::from)).ok();
+        }
+        self.is_given = false;
+    }
+
+    /// Sets it as it was: a job that was killed could not. Does nothing if somebody else has it.
+    pub(super) fn mend(&self) {
+        if let Some(modes) = self.modes.as_ref().filter(|_| self.is_own()) {
+            tcsetattr(stdin(), OptionalActions::Now, modes).ok();
         }
     }
 }

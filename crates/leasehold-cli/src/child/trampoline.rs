@@ -1,9 +1,9 @@
 //! How a command is started so that it cannot run before the lease names its process group.
 //!
 //! This program starts itself in a new group, with one end of a pair of sockets as standard input. That process arranges
-//! to die with its parent and waits. One message, with the real standard input beside it, tells what the command is to find
-//! in its environment and has it executed; the end of the stream makes the process go away. The socket closes when the
-//! command is executed, or brings the reason why not.
+//! to die with its parent and waits. One message, with the real standard input beside it, tells until when the command may
+//! be executed and what it is to find in its environment; the end of the stream makes the process go away. The socket
+//! closes when the command is executed, or brings the reason why not.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,6 +15,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use leasehold::clock::{Clock, Moment};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -43,27 +45,90 @@ impl Trampoline {
         Ok((Self { socket }, Pid::from_child(&child)))
     }
 
-    /// Has the command executed; an error says why it cannot be.
+    /// Has the command executed, unless it is `lease_end` by then.
     ///
-    /// A process that has died meanwhile is no error here: its status tells.
-    pub(super) async fn execute(self, stdin: Input, environment: &Environment) -> io::Result<()> {
+    /// A process that has died meanwhile is no error here: its answer or its status tells.
+    pub(super) fn execute(self, stdin: Input, environment: &Environment, lease_end: Moment) -> io::Result<Answer> {
         let sent = match stdin {
-            Input::Inherit => send(&self.socket, io::stdin(), environment),
-            Input::Null => File::open("/dev/null").and_then(|nothing| send(&self.socket, nothing, environment)),
+            Input::Inherit => send(&self.socket, io::stdin(), environment, lease_end),
+            Input::Null => {
+                File::open("/dev/null").and_then(|nothing| send(&self.socket, nothing, environment, lease_end))
+            }
         };
-        if let Err(error) = sent {
-            return if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) };
+        match sent {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error),
+            _ => {}
         }
         self.socket.set_nonblocking(true)?;
-        let socket = tokio::net::UnixStream::from_std(self.socket)?;
-        let mut answer = [0; 4];
-        loop {
-            socket.readable().await?;
-            return match socket.try_read(&mut answer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Ok(4) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(answer))),
-                _ => Ok(()),
-            };
+        Ok(Answer { socket: tokio::net::UnixStream::from_std(self.socket)? })
+    }
+}
+
+/// What a process that was told to become the command makes of it.
+#[derive(Debug)]
+pub(super) struct Answer {
+    socket: tokio::net::UnixStream,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// Nothing is known yet.
+    Underway,
+    /// The command was executed, or the process has died.
+    Over,
+    /// The command is not executed.
+    Refused(Refusal),
+}
+
+impl Answer {
+    /// Waits until there may be news. Nothing is lost if the future is dropped.
+    pub(super) async fn arrives(&self) {
+        // Whatever is wrong with the socket shows when it is read.
+        self.socket.readable().await.ok();
+    }
+
+    /// What is known by now.
+    pub(super) fn read(&self) -> Progress {
+        let mut answer = [0; Refusal::LENGTH];
+        match self.socket.try_read(&mut answer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Underway,
+            Ok(Refusal::LENGTH) => Progress::Refused(Refusal::from_bytes(answer)),
+            _ => Progress::Over,
+        }
+    }
+}
+
+/// Why a command is not executed.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The system does not execute it.
+    Command(io::Error),
+    /// Something that has to be done before failed.
+    Setup(io::Error),
+    /// The lease was over.
+    TooLate,
+}
+
+impl Refusal {
+    const LENGTH: usize = 5;
+
+    fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let number = |error: &io::Error| error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error()).to_ne_bytes();
+        let (kind, [a, b, c, d]) = match self {
+            Self::Command(error) => (b'c', number(error)),
+            Self::Setup(error) => (b's', number(error)),
+            Self::TooLate => (b'l', [0; 4]),
+        };
+        [kind, a, b, c, d]
+    }
+
+    fn from_bytes([kind, a, b, c, d]: [u8; Self::LENGTH]) -> Self {
+        let error = io::Error::from_raw_os_error(i32::from_ne_bytes([a, b, c, d]));
+        match kind {
+            b'c' => Self::Command(error),
+            b'l' => Self::TooLate,
+            _ => Self::Setup(error),
         }
     }
 }
@@ -71,44 +136,45 @@ impl Trampoline {
 /// The process that waits: becomes the command, or ends.
 pub(super) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = arguments.next().and_then(|id| id.to_str()?.parse().ok());
-    let Some(program) = arguments.next() else {
+    let (Some(program), Ok(socket)) = (arguments.next(), rustix::stdio::stdin().try_clone_to_owned()) else {
         return ExitCode::from(exit::USAGE);
     };
-    #[cfg(target_os = "linux")]
-    if rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).is_err() {
-        return ExitCode::from(exit::OS);
-    }
-    // A parent that died before it could be arranged to die with it.
-    if rustix::process::getppid() != parent.and_then(Pid::from_raw) {
-        return ExitCode::from(exit::USAGE);
-    }
-    match become_command(&program, arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::from(exit::OS),
+    // The copy closes itself when the command is executed.
+    let socket = UnixStream::from(socket);
+    let told = die_with(parent.and_then(Pid::from_raw)).and_then(|()| receive(&socket));
+    let refusal = match told {
+        Ok(None) => return ExitCode::SUCCESS,
+        Ok(Some(order)) => become_command(&program, arguments, &order),
+        Err(error) => Refusal::Setup(error),
+    };
+    // Silence would mean that the command was executed. What is no socket is nobody's who would listen.
+    match rustix::net::send(&socket, &refusal.to_bytes(), SendFlags::NOSIGNAL) {
+        Ok(_) => ExitCode::from(exit::OS),
+        Err(_) => ExitCode::from(exit::USAGE),
     }
 }
 
-/// Answers only if the command is not to be executed, or cannot be.
-fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
-    // The copy closes itself when the command is executed.
-    let mut socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
-    let told = receive(&socket).and_then(|told| {
-        let Some((stdin, environment)) = told else { return Ok(None) };
-        rustix::stdio::dup2_stdin(&stdin)?;
-        Ok(Some(environment))
-    });
-    let error = match told {
-        Ok(None) => return Ok(()),
-        Ok(Some(environment)) => {
-            let mut command = Command::new(program);
-            environment.apply(&mut command);
-            command.args(arguments).exec()
-        }
-        // Told as well: silence would mean that the command was executed.
-        Err(error) => error,
-    };
-    let reason = error.raw_os_error().unwrap_or(rustix::io::Errno::INVAL.raw_os_error());
-    socket.write_all(&reason.to_ne_bytes())
+/// Arranges to die with the parent.
+fn die_with(parent: Option<Pid>) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // One that died before this was arranged.
+    if rustix::process::getppid() == parent { Ok(()) } else { Err(Errno::SRCH.into()) }
+}
+
+/// Comes back only if the command is not executed.
+fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>, order: &Order) -> Refusal {
+    if let Err(error) = rustix::stdio::dup2_stdin(&order.stdin) {
+        return Refusal::Setup(error.into());
+    }
+    let mut command = Command::new(program);
+    order.environment.apply(&mut command);
+    command.args(arguments);
+    // This process may have stood still since it was told.
+    if Clock::system().now() >= order.lease_end {
+        return Refusal::TooLate;
+    }
+    Refusal::Command(command.exec())
 }
 
 /// What a process finds in its environment beside what it inherits.
@@ -142,23 +208,35 @@ impl Environment {
     }
 }
 
-/// The length of the environment, with the file beside it, and then the environment.
-fn send(mut socket: &UnixStream, stdin: impl AsFd, environment: &Environment) -> io::Result<()> {
+/// What is told to a process that waits.
+#[derive(Debug)]
+struct Order {
+    stdin: OwnedFd,
+    environment: Environment,
+    /// From then on the command is not executed.
+    lease_end: Moment,
+}
+
+/// Two numbers, with the file beside them, and then the environment.
+fn send(mut socket: &UnixStream, stdin: impl AsFd, environment: &Environment, lease_end: Moment) -> io::Result<()> {
     let length = environment.0.len().to_ne_bytes();
+    let lease_end = lease_end.as_nanos().to_ne_bytes();
     let files = [stdin.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     beside.push(SendAncillaryMessage::ScmRights(&files));
-    rustix::net::sendmsg(socket, &[IoSlice::new(&length)], &mut beside, SendFlags::empty())?;
+    let numbers = [IoSlice::new(&length), IoSlice::new(&lease_end)];
+    rustix::net::sendmsg(socket, &numbers, &mut beside, SendFlags::empty())?;
     socket.write_all(&environment.0)
 }
 
 /// `None` at the end of the stream.
-fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>> {
+fn receive(mut socket: &UnixStream) -> io::Result<Option<Order>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; size_of::<usize>()];
-    let mut into = [IoSliceMut::new(&mut length)];
+    let mut lease_end = [0; size_of::<u64>()];
+    let mut into = [IoSliceMut::new(&mut length), IoSliceMut::new(&mut lease_end)];
     #[cfg(target_os = "linux")]
     let flags = RecvFlags::CMSG_CLOEXEC;
     #[cfg(not(target_os = "linux"))]
@@ -171,15 +249,14 @@ fn receive(mut socket: &UnixStream) -> io::Result<Option<(OwnedFd, Environment)>
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    let stdin = stdin.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()))?;
+    let stdin = stdin.ok_or_else(|| io::Error::from_raw_os_error(Errno::MFILE.raw_os_error()))?;
     let mut environment = Environment(vec![0; usize::from_ne_bytes(length)]);
     socket.read_exact(&mut environment.0)?;
-    Ok(Some((stdin, environment)))
+    Ok(Some(Order { stdin, environment, lease_end: Moment::from_nanos(u64::from_ne_bytes(lease_end)) }))
 }
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
@@ -188,11 +265,12 @@ mod tests {
         let mut environment = Environment::default();
         environment.set("A", "1=2 \n");
         environment.remove("B");
-        send(&one, File::open("/proc/self/comm").unwrap(), &environment).unwrap();
-        let (stdin, received) = receive(&other).unwrap().unwrap();
-        assert_eq!(received, environment);
+        let lease_end = Moment::from_nanos(7);
+        send(&one, File::open("/proc/self/comm").unwrap(), &environment, lease_end).unwrap();
+        let order = receive(&other).unwrap().unwrap();
+        assert_eq!((order.environment, order.lease_end), (environment, lease_end));
         let mut text = String::new();
-        File::from(stdin).read_to_string(&mut text).unwrap();
+        File::from(order.stdin).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());
         drop(one);
         assert!(receive(&other).unwrap().is_none());
@@ -207,5 +285,20 @@ mod tests {
         environment.apply(&mut command);
         let changes: Vec<_> = command.get_envs().collect();
         assert_eq!(changes, [(OsStr::new("A"), Some(OsStr::new("1=2 \n"))), (OsStr::new("B"), None)]);
+    }
+
+    #[test]
+    fn a_command_is_not_executed_when_the_lease_is_over() {
+        let outcome = |lease_end| {
+            let stdin = File::open("/dev/null").unwrap().into();
+            let order = Order { stdin, environment: Environment::default(), lease_end };
+            let refusal = become_command(&"/no/such/program".into(), [].into_iter(), &order);
+            Refusal::from_bytes(refusal.to_bytes())
+        };
+        assert!(matches!(outcome(Clock::system().now()), Refusal::TooLate));
+        match outcome(Moment::FAR) {
+            Refusal::Command(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Staying with a job until it is over.
 
+use std::future::pending;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,8 +10,10 @@ use leasehold::clock::{Clock, Moment};
 use leasehold::{LockGuard, LostReason};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_current_process_group, kill_process_group, test_kill_process, wait};
+use tokio::sync::Notify;
 
 use super::plan::{Cause, Limits, OnLost, Plan};
+use super::trampoline::{Answer, Progress, Refusal};
 use super::{Job, group};
 use crate::exit;
 use crate::output;
@@ -26,12 +29,15 @@ const GROUP_NAPS: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// How long after KILL and the lease's end a group may still be seen before it counts as out of reach.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a stop waits for the reader of what is said about it.
+const STOP_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Whether the command's process has been stopped by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     Runs,
-    /// It has, and nothing has been done about it yet.
-    Fresh,
+    /// It has, by this signal, and nothing has been done about it yet.
+    Fresh(Option<Signal>),
     /// It has, and whoever stopped it may continue it.
     Settled,
 }
@@ -43,6 +49,15 @@ pub(crate) enum Notice {
     Stopping(Cause),
     /// Its lease is lost, and it runs on because that was asked for.
     GoingOn(LostReason),
+}
+
+/// Why a watch ended before the job.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The command was not executed, and nothing is left of its process.
+    NotRun(Refusal),
+    /// The job cannot be watched.
+    Unseen(io::Error),
 }
 
 /// How a job ended.
@@ -73,7 +88,8 @@ pub(crate) struct Ending {
 }
 
 impl Job {
-    /// Stays with the job until its whole group is gone, and after a loss everything else that descends from it.
+    /// Stays with the job, from when it was told to execute the command, until its whole group is gone, and after a
+    /// loss everything else that descends from it. `renewed` tells of each renewal of the lease.
     ///
     /// Signals are passed on to the group; a second TERM or INT within the grace is a KILL. The job gets TERM
     /// `kill_after` before the lease's local end and KILL at that end, and both sooner if the store says that the
@@ -82,10 +98,11 @@ impl Job {
     pub(crate) async fn watch(
         &mut self,
         guard: &LockGuard,
+        renewed: &Notify,
         signals: &mut Signals,
         limits: Limits,
         mut notice: impl FnMut(Notice),
-    ) -> io::Result<Ending> {
+    ) -> Result<Ending, Broken> {
         let runs_on = limits.on_lost == OnLost::Continue;
         let clock = Clock::system();
         let started = clock.now();
@@ -93,7 +110,16 @@ impl Job {
         let mut group_nap = GROUP_NAPS.0;
         let mut told = false;
         let (status, out_of_reach) = loop {
-            self.collect()?;
+            self.collect().map_err(Broken::Unseen)?;
+            // After that: what a process has answered is there when it has ended.
+            match self.answer.as_ref().map_or(Progress::Underway, Answer::read) {
+                Progress::Underway => {}
+                Progress::Over => self.answer = None,
+                Progress::Refused(refusal) => {
+                    self.bury();
+                    return Err(Broken::NotRun(refusal));
+                }
+            }
             let now = clock.now();
             let remaining = guard.remaining();
             if !remaining.is_zero() {
@@ -148,10 +174,16 @@ impl Job {
                 if now >= plan.lease_end + PATIENCE {
                     self.reach.still_runs(self.group, plan.lease_over());
                 }
-            } else if self.stop == Stop::Fresh {
-                self.stop_with_it(guard, runs_on);
+            } else if let Stop::Fresh(signal) = self.stop {
+                self.stop_with_it(guard, runs_on, signal);
                 continue;
             }
+            let answered = async {
+                match &self.answer {
+                    Some(answer) => answer.arrives().await,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 signal = signals.next() => match signal {
@@ -163,6 +195,8 @@ impl Job {
                         self.signal(signal, plan.lease_over());
                     }
                 },
+                () = answered => {}
+                () = renewed.notified() => {}
                 _ = guard.lost(), if lost.is_none() => {}
                 () = tokio::time::sleep(nap) => {}
             }
@@ -209,7 +243,8 @@ impl Job {
                 Ok(None) | Err(_) => return Ok(()),
             };
             if id == self.group {
-                self.stop = if status.stopped() { Stop::Fresh } else { Stop::Runs };
+                let signal = status.stopping_signal().and_then(Signal::from_named_raw);
+                self.stop = if status.stopped() { Stop::Fresh(signal) } else { Stop::Runs };
                 if !status.stopped() && !status.continued() {
                     self.status = Some(ExitStatus::from_raw(status.as_raw()));
                 }
@@ -226,9 +261,15 @@ impl Job {
     }
 
     /// The job was stopped. At a terminal this stops with it, and goes on with it.
-    fn stop_with_it(&mut self, guard: &LockGuard, runs_on: bool) {
+    fn stop_with_it(&mut self, guard: &LockGuard, runs_on: bool, signal: Option<Signal>) {
         self.stop = Stop::Settled;
-        let Some(terminal) = &self.terminal else {
+        let Some(terminal) = &mut self.terminal else {
+            if let Some(Signal::TTIN | Signal::TTOU) = signal {
+                output::tell(
+                    "stopped: the command wants the terminal, which is not its standard input and output; \
+                     the lease is kept",
+                );
+            }
             return;
         };
         if !terminal.is_own() {
@@ -236,6 +277,8 @@ impl Job {
             let remaining = output::precise(guard.remaining());
             let then = if runs_on { "the lease is lost" } else { "the job is killed" };
             output::tell(&format!("stopped: if this lasts for longer than {remaining}, {then}"));
+            // Whoever writes it is stopped as well.
+            output::finish(STOP_PATIENCE);
             // The whole group, as the terminal would have done: the shell that waits for this may be a member. Without
             // a shell that could continue it the system ignores this.
             kill_current_process_group(Signal::TSTP).ok();
@@ -247,7 +290,7 @@ impl Job {
 
     /// Continues the job, in the foreground if this process is there.
     fn resume(&mut self) {
-        if let Some(terminal) = &self.terminal {
+        if let Some(terminal) = &mut self.terminal {
             terminal.give();
             if self.stop != Stop::Runs {
                 kill_process_group(self.group, Signal::CONT).ok();
@@ -304,7 +347,7 @@ mod tests {
             waitpid(Some(group), WaitOptions::empty()).unwrap();
             let limits =
                 Limits { kill_after: Duration::from_secs(5), max_runtime: None, on_lost: OnLost::Signal(Signal::TERM) };
-            job.watch(&guard, &mut signals, limits, |_| {}).await.unwrap_err();
+            job.watch(&guard, &Notify::new(), &mut signals, limits, |_| {}).await.unwrap_err();
             job.abandon(&guard).await;
             assert!(!group::is_alive(group));
             guard.release().await.unwrap();

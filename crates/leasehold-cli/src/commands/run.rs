@@ -17,7 +17,7 @@ use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
 pub(crate) use self::status::Status;
-use crate::child::{Cause, Ending, Environment, Job, Limits, Notice, OnLost};
+use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -31,14 +31,12 @@ mod report;
 mod request;
 mod status;
 
-/// A key that is not had after this long is not free: the command's process is started when it is.
-const SHORT_WAIT: Duration = Duration::from_millis(100);
-
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
 /// Waits for the key, runs the command under it, gives it back, and tells how that went.
 pub(crate) async fn run(global: &Global, arguments: &Run, status: &Status) -> Result<u8, Failure> {
+    output::tell_aside();
     let mut record = Record::new(arguments)?;
     let renewals = Renewals::new(status);
     let result = take_part(global, arguments, status, &renewals, &mut record).await;
@@ -143,8 +141,8 @@ async fn hold(
     let granted = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
-        granted = acquire(context, &lock) => granted?,
-        () = announce(&lock, request.name, settings.quiet, &mut prepared) => {
+        granted = acquire(context, &lock, &mut prepared) => granted?,
+        () = announce(&lock, request.name, settings.quiet) => {
             return Err(Failure::new(exit::BUG, "the wait was lost"));
         }
     };
@@ -164,7 +162,6 @@ async fn hold(
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
     let (ran, job) = under(context, &guard, waited, limits, prepared, signals).await;
-    // Before anything is said: a reader that stands still must not keep the key.
     let released = guard.release().await;
     record.held = Some(clock.now().since(acquired));
     drop(job);
@@ -183,7 +180,7 @@ async fn under(
     prepared: Option<Job>,
     signals: &mut Signals,
 ) -> (Result<Ending, Failure>, Option<Job>) {
-    let Context { request, status, .. } = *context;
+    let Context { request, renewals, status, .. } = *context;
     let owner_file = match owner_file(request, guard) {
         Ok(file) => file,
         Err(failure) => return (Err(failure), None),
@@ -193,7 +190,7 @@ async fn under(
         Ok(job) => job,
         Err(failure) => return (Err(failure), None),
     };
-    if let Err(error) = job.execute(request.arguments.stdin, &environment).await {
+    if let Err(error) = job.execute(request.arguments.stdin, &environment, lease_end(guard, limits)) {
         job.dismiss();
         return (Err(cannot_run(&request.command[0], &error)), Some(job));
     }
@@ -206,19 +203,29 @@ async fn under(
             status.tell("lost", json!({"reason": report::word(reason)}));
         }
     };
-    let watched = job.watch(guard, signals, limits, notice).await;
-    if watched.is_err() {
+    let watched = job.watch(guard, renewals.confirmed(), signals, limits, notice).await;
+    if let Err(Broken::Unseen(_)) = watched {
         job.abandon(guard).await;
     }
     job.dismiss();
     drop(owner_file);
-    let ran =
-        watched.map_err(|error| Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")));
+    let ran = watched.map_err(|broken| match broken {
+        Broken::NotRun(refusal) => refused(request, refusal),
+        Broken::Unseen(error) => Failure::new(exit::OS, format!("cannot wait for the command: {error}; it was killed")),
+    });
     (ran, Some(job))
 }
 
-/// Starts the command's process, which waits, and has the lease name its group, so that no crash can leave a command
-/// that the lease does not know.
+/// From when on the command may not be executed any more.
+fn lease_end(guard: &LockGuard, limits: Limits) -> Moment {
+    match limits.on_lost {
+        OnLost::Continue => Moment::FAR,
+        OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
+    }
+}
+
+/// The command's process, which waits and whose group the lease names, so that no crash can leave a command that the lease
+/// does not know.
 async fn start(
     context: &Context<'_>,
     guard: &LockGuard,
@@ -228,6 +235,8 @@ async fn start(
     signals: &mut Signals,
 ) -> Result<Job, Failure> {
     let Context { settings, request, manager, .. } = *context;
+    // The grant has named it.
+    let is_tied = prepared.is_some();
     let mut job = prepared.map_or_else(|| Job::prepare(&request.command), Ok).map_err(|error| match error.kind() {
         // Of this program, which the command is started with.
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
@@ -238,14 +247,10 @@ async fn start(
     let group = job.group();
     let tie = async {
         // Other stores would take it for a renewal.
-        if manager.capabilities().liveness { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
+        if manager.capabilities().liveness && !is_tied { guard.tie_to(Tie::Group(group)).await } else { Ok(()) }
     };
     let guarded = async {
-        let lease_end = match limits.on_lost {
-            OnLost::Continue => Moment::FAR,
-            OnLost::Signal(_) => Clock::system().now() + guard.remaining(),
-        };
-        if let Err(error) = job.set_guardian(environment, lease_end) {
+        if let Err(error) = job.set_guardian(environment, lease_end(guard, limits)) {
             output::tell(&format!(
                 "warning: no process watches over this one: {error}; \
                  if this one is killed, what the command has started may live on"
@@ -267,9 +272,19 @@ fn owner_file(request: &Request<'_>, guard: &LockGuard) -> Result<Option<OwnerFi
     request.arguments.owner_file.as_deref().map(|path| OwnerFile::write(path, guard)).transpose().map_err(not_started)
 }
 
-async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>, Failure> {
+/// Acquires the lease, tied to the group of the process that is at hand, if there is one. None is kept at hand for a key that
+/// is not free: the command's process is started when it is.
+async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>) -> Result<Option<LockGuard>, Failure> {
     let Context { settings, request, manager, .. } = *context;
     nested::refuse(settings, manager, lock, request.name).await?;
+    if let Some(job) = prepared {
+        let lock = lock.clone().tie(Tie::Group(job.group()));
+        let granted = lock.try_acquire().await.map_err(|error| not_started(settings.failure(&error)))?;
+        if granted.is_some() || request.wait == Wait::No {
+            return Ok(granted);
+        }
+        *prepared = None;
+    }
     let granted = match request.wait {
         Wait::No => lock.try_acquire().await,
         Wait::UpTo(wait) => lock.acquire_within(wait).await,
@@ -278,10 +293,8 @@ async fn acquire(context: &Context<'_>, lock: &Lock) -> Result<Option<LockGuard>
     granted.map_err(|error| not_started(settings.failure(&error)))
 }
 
-/// Says once for whom this waits, and keeps no process at hand meanwhile; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool, prepared: &mut Option<Job>) {
-    tokio::time::sleep(SHORT_WAIT).await;
-    *prepared = None;
+/// Says once for whom this waits; never ends.
+async fn announce(lock: &Lock, name: &str, quiet: bool) {
     if quiet {
         return pending().await;
     }
@@ -371,6 +384,21 @@ fn tell_release(settings: &Settings, released: leasehold::Result<()>) {
             let failure = settings.failure(&error);
             output::tell(&format!("warning: {failure}; the lease ends by itself after its ttl"));
         }
+    }
+}
+
+fn refused(request: &Request<'_>, refusal: Refusal) -> Failure {
+    let program = &request.command[0];
+    match refusal {
+        Refusal::Command(error) => cannot_run(program, &error),
+        Refusal::Setup(error) if exit::is_shortage(&error) => cannot_run(program, &error),
+        Refusal::Setup(error) => {
+            not_started(Failure::new(exit::OS, format!("cannot start a process that ends with this one: {error}")))
+        }
+        Refusal::TooLate => not_started(Failure::new(
+            exit::LOST,
+            format!("the lease on \"{}\" ended before the command was executed: raise --ttl", request.name),
+        )),
     }
 }
 

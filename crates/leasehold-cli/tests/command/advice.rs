@@ -44,6 +44,7 @@ fn every_error_names_what_to_do_next() {
         // Busy.
         (&["run", "held", "-n", "--", "true"], 75, "leasehold show held"),
         (&["run", "held", "-w", "100ms", "--", "true"], 75, "wait longer: -w"),
+        (&["run", "held", "-n", "--", "true"], 75, "when that holder dies the key is free at once"),
         // Configuration.
         (&["run", "k", "-s", "nosuch:", "--", "true"], 78, "choose one of"),
         (&["run", "k", "-s", "", "--", "true"], 78, "choose one of"),

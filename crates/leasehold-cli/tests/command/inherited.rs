@@ -20,6 +20,16 @@ fn an_ignored_end_of_children_does_not_matter() {
 }
 
 #[test]
+fn signals_that_are_ignored_are_not_ignored_by_the_job() {
+    let place = Place::new();
+    let run = ["env", "--ignore-signal", BINARY, "run", "k", "--", "grep", "^SigIgn", "/proc/self/status"];
+    let finished = place.start(place.program(run)).finish().expect(0);
+    let mask = u64::from_str_radix(finished.stdout.trim().trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    // HUP stays; ILL, BUS, FPE and SEGV are faults, which end whoever ignores them. The C library has those above 31.
+    assert_eq!(mask & 0x7fff_ffff & !(1 << 3 | 1 << 6 | 1 << 7 | 1 << 10), 1);
+}
+
+#[test]
 fn blocked_signals_are_heard() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         let place = Place::new();

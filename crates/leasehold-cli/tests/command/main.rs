@@ -13,6 +13,7 @@ mod codes;
 mod configuration;
 mod death;
 mod defaults;
+mod execution;
 mod inherited;
 mod input;
 mod late;
@@ -30,4 +31,5 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod unread;
 mod waiting;

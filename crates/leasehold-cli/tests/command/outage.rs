@@ -1,10 +1,8 @@
 //! A store that does not answer: never taken for a busy key, and never outlived by a job.
 
-use std::io::Read;
-
 use rusqlite::Connection;
 
-use crate::support::{BINARY, Place, wait_until};
+use crate::support::Place;
 
 /// Keeps the store's file to itself until dropped.
 fn occupy(place: &Place) -> Connection {
@@ -73,24 +71,4 @@ fn a_release_that_fails_keeps_the_code_of_the_job() {
     let finished = first.finish().expect(5);
     assert!(finished.stderr.contains("leasehold: warning: failed to release"), "{}", finished.stderr);
     assert!(finished.stderr.contains("ends by itself after its ttl"), "{}", finished.stderr);
-}
-
-#[test]
-fn a_reader_of_messages_that_stands_still_does_not_keep_the_key() {
-    let place = Place::new();
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    // Nothing else than giving it back frees the key in the time that this test waits.
-    let script = format!("exec {BINARY} run k --ttl 10m --max-runtime 300ms -- sh -c 'touch held; exec sleep 60' 2>&0");
-    let mut command = place.program(["sh", "-c", &script]);
-    command.stdin(writer);
-    let mut first = place.start(command);
-    wait_until("the key was held", || place.path("held").exists());
-    wait_until("the key is free", || place.is_free("k"));
-    assert!(!first.has_ended());
-    let drain = std::thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-    first.finish().expect(124);
-    drop(drain);
 }

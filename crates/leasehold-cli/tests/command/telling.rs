@@ -8,7 +8,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{BINARY, Place, wait_until};
+use crate::support::{BINARY, Place, full_pipe, wait_until};
 
 fn objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect()
@@ -171,12 +171,7 @@ fn the_status_is_told_as_it_happens() {
 #[test]
 fn a_reader_of_the_status_that_does_not_read_costs_nothing() {
     let place = Place::new();
-    // Nobody reads, and there is room for one line at most.
-    let (reader, writer) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&writer, true).unwrap();
-    let block = [b'x'; 4096];
-    while rustix::io::write(&writer, &block).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    let (reader, writer) = full_pipe();
     let arguments = ["run", "k", "--ttl", "2s", "--renew-every", "100ms", "--status-fd", "0", "--", "sleep", "3"];
     let mut command = place.command(arguments);
     command.stdin(Stdio::from(writer));

@@ -212,3 +212,40 @@ fn a_job_that_reads_from_a_pipe_leaves_the_terminal_alone() {
     terminal.type_in("echo code=$?\n");
     terminal.expect("code=130");
 }
+
+#[test]
+fn a_job_that_is_killed_leaves_the_terminal_as_it_was() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    let script = "trap \"\" TERM; stty raw; echo u\"\"p; while :; do sleep 0.02; done";
+    terminal.type_in(&format!("{BINARY} run k --max-runtime 3s -k 100ms -- sh -c '{script}'\n"));
+    terminal.expect("up");
+    terminal.expect("reached");
+    terminal.type_in("echo modes:$(stty -a | grep -o -- '-*icanon')\n");
+    terminal.expect("modes:icanon");
+    // What a job that ends by itself has set is its work.
+    terminal.type_in(&format!("{BINARY} run k -- stty -icanon\n"));
+    terminal.type_in("echo modes:$(stty -a | grep -o -- '-*icanon')\n");
+    terminal.expect("modes:-icanon");
+}
+
+#[test]
+fn the_terminal_is_taken_back_from_what_a_killed_job_had_put_in_the_foreground() {
+    let place = Place::new();
+    let run = format!("{BINARY} run k --ttl 2s --no-renew -- bash -m -c 'echo u\"\"p; sleep 60; true'");
+    let terminal = Terminal::start(&place, &["sh", "-c", &format!("{run}; echo do''ne; read x; echo got $x")]);
+    terminal.expect("done");
+    terminal.type_in("hello\n");
+    terminal.expect("got hello");
+}
+
+#[test]
+fn a_job_that_is_stopped_for_a_terminal_it_cannot_have_is_no_secret() {
+    let place = Place::new();
+    let terminal = Terminal::shell(&place);
+    terminal.type_in(&format!("{BINARY} run k -- sh -c 'exec cat /dev/tty' < /dev/null\n"));
+    terminal.expect("leasehold: stopped: the command wants the terminal");
+    terminal.type_in(INTERRUPT);
+    terminal.type_in("echo code=$?\n");
+    terminal.expect("code=130");
+}

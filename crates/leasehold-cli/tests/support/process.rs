@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::{PipeReader, PipeWriter};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -228,6 +229,17 @@ impl Finished {
         assert_eq!(self.code(), code, "{self:?}");
         self
     }
+}
+
+/// A pipe that is full and that nobody reads; what is written to it waits for as long as the reader stands.
+pub(crate) fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    for size in [4096, 1] {
+        while rustix::io::write(&writer, &vec![b'x'; size]).is_ok() {}
+    }
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    (reader, writer)
 }
 
 /// Waits until a condition holds.

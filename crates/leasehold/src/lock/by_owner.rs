@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
 use crate::guard::LockGuard;
 use crate::lease::Lease;
-use crate::store::{Claim, Tie};
+use crate::store::Claim;
 use crate::types::{Key, OwnerToken};
 use crate::undo::{Target, Undo};
 use crate::wait::hold;
@@ -82,7 +82,7 @@ impl Lock {
         });
         // Closing waits until the request is answered or undone.
         undo.hold_up_closing();
-        let mut claim = Claim::new(key, &owner, ttl).tie(Tie::Process);
+        let mut claim = Claim::new(key, &owner, ttl).tie(terms.tie);
         claim.holder = self.holder.as_ref();
         let unsettled = &mut undo.unsettled;
         let transfer = || engine.store().transfer(from, &claim);

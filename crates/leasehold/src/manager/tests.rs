@@ -3,7 +3,7 @@
 use super::*;
 use crate::lease::Terms;
 use crate::store::memory::MemoryStore;
-use crate::store::{Attempt, Claim, Store};
+use crate::store::{Attempt, Claim, Store, Tie};
 use crate::testkit::{FaultStore, TestClock};
 use crate::undo::{Target, Undo};
 use crate::wait::hold;
@@ -26,7 +26,7 @@ async fn inherited() -> (LockManager, LockGuard, MemoryStore, FaultStore) {
     };
     let engine = Arc::clone(&manager.engine);
     let undo = Undo::new(Target { engine, key, owner, ttl: TTL, back_to: None, ticket: None });
-    let terms = Terms { ttl: TTL, renew: Renew::Automatic, max_hold: None, unsettled: 0 };
+    let terms = Terms { ttl: TTL, renew: Renew::Automatic, max_hold: None, tie: Tie::Process, unsettled: 0 };
     let guard = LockGuard::new(hold(undo, sent, grant, &terms).unwrap());
     (manager, guard, memory, asked)
 }

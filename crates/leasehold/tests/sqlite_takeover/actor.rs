@@ -162,7 +162,7 @@ async fn act() {
 }
 
 /// `take` asks once, `wait` waits, `resume` needs a token; `take` may be given a ttl in milliseconds instead of
-/// [`LONG`].
+/// [`LONG`], and `take-for` a group that the lease is for.
 async fn obey(locks: &LockManager, guard: &mut Option<LockGuard>, verb: &str, argument: &str) -> String {
     let ttl = argument.parse().map_or(LONG, Duration::from_millis);
     let lock = locks.lock("k").renew(Renew::Off).ttl(ttl);
@@ -171,6 +171,10 @@ async fn obey(locks: &LockManager, guard: &mut Option<LockGuard>, verb: &str, ar
         "take" | "wait" => {
             let wait = if verb == "wait" { SOON } else { Duration::ZERO };
             *guard = lock.acquire_within(wait).await.unwrap();
+            if guard.is_some() { "taken" } else { "held" }
+        }
+        "take-for" => {
+            *guard = lock.ttl(LONG).tie(Tie::Group(argument.parse().unwrap())).try_acquire().await.unwrap();
             if guard.is_some() { "taken" } else { "held" }
         }
         "resume" => {

@@ -64,6 +64,31 @@ fn a_group_outlives_the_process_that_tied_it() {
 }
 
 #[test]
+fn a_lease_may_be_for_a_group_from_the_grant_on() {
+    let mut group = Group::start("exec sleep 600");
+    let scene = Scene::new();
+    let (mut holder, mut other) = (scene.actor(), scene.actor());
+    assert_eq!(holder.tell(&format!("take-for {}", group.id())), "taken");
+    holder.bury();
+    assert_eq!(other.tell("take"), "held");
+    other.have_wait();
+    group.kill();
+    group.0.wait().unwrap();
+    assert_eq!(other.answer(), "taken");
+}
+
+#[test]
+fn a_lease_for_a_group_that_is_gone_is_free() {
+    let mut group = Group::start("exec sleep 600");
+    group.kill();
+    group.0.wait().unwrap();
+    let scene = Scene::new();
+    let (mut holder, mut other) = (scene.actor(), scene.actor());
+    assert_eq!(holder.tell(&format!("take-for {}", group.id())), "taken");
+    assert_eq!(other.tell("take"), "taken");
+}
+
+#[test]
 fn a_group_of_zombies_is_gone() {
     let group = Group::start("exec sleep 600");
     let (_scene, _holder, mut other) = tied(&group);

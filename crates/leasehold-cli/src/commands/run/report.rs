@@ -9,6 +9,7 @@ use leasehold::store::Holder;
 use leasehold::{FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::request::Request;
 use super::status::Status;
@@ -22,6 +23,7 @@ use crate::signals;
 #[derive(Clone, Debug)]
 pub(super) struct Renewals {
     tally: Arc<Mutex<Tally>>,
+    confirmed: Arc<Notify>,
     status: Status,
 }
 
@@ -40,7 +42,12 @@ struct Failures {
 
 impl Renewals {
     pub(super) fn new(status: &Status) -> Self {
-        Self { tally: Arc::default(), status: status.clone() }
+        Self { tally: Arc::default(), confirmed: Arc::default(), status: status.clone() }
+    }
+
+    /// Tells of each that was confirmed.
+    pub(super) fn confirmed(&self) -> &Notify {
+        &self.confirmed
     }
 
     /// How many were confirmed.
@@ -62,6 +69,7 @@ impl Observer for Renewals {
             Event::Renewed(renewed) => {
                 *tally = Tally { confirmed: tally.confirmed + 1, failures: None };
                 drop(tally);
+                self.confirmed.notify_one();
                 self.status.tell("renewed", json!({"slack_ms": output::millis(renewed.slack)}));
             }
             Event::RenewalFailed(failed) => {
@@ -95,6 +103,11 @@ pub(super) fn busy(
         None => "  holder   given back just now\n".to_owned(),
     };
     let end = match holder.and_then(|holder| holder.remaining) {
+        // This machine looks whether a holder lives before it says that the key is held.
+        Some(left) if manager.capabilities().liveness => format!(
+            "  when that holder dies the key is free at once, or within {} if that cannot be told from here\n",
+            output::words(left)
+        ),
         Some(left) => format!("  if that holder is dead, its lease ends by itself in {}\n", output::words(left)),
         None => String::new(),
     };

@@ -48,8 +48,7 @@ impl StoreThread {
             };
             let answer = worker.file().map(drop);
             let usable = answer.is_ok();
-            // Also for processes that are never idle.
-            worker.upkeep.sweep(worker.file.as_ref(), &worker.host);
+            worker.upkeep.at_start(worker.file.as_ref(), &worker.host);
             if reply.send(answer).is_ok() && usable {
                 worker.serve(&queue.0);
             }

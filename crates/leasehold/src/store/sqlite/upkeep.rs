@@ -20,6 +20,9 @@ const BUSY: u32 = 1000;
 const BATCH: i64 = 2000;
 /// How many pages the log may hold when the thread has time to empty it.
 const LONG_LOG: i64 = 500;
+/// How many pages the log may hold when a process comes to the file. The first one there reads all of them before it can
+/// do anything, and one that does not stay for long never has the time to empty it.
+const LONG_LOG_AT_START: i64 = 100;
 
 const DAY: i64 = 86_400_000_000_000;
 
@@ -54,7 +57,15 @@ impl Upkeep {
         let is_half_way = !self.after.is_empty();
         self.due = is_half_way.then(|| now + PAUSE);
         if let Some(file) = file {
-            file.read(shorten_log).ok();
+            file.read(|db| shorten_log(db, LONG_LOG)).ok();
+        }
+    }
+
+    /// Sees to the file before the first job, also for processes that are never idle.
+    pub(super) fn at_start(&mut self, file: Option<&LeaseFile>, host: &Host) {
+        self.sweep(file, host);
+        if let Some(file) = file {
+            file.read(|db| shorten_log(db, LONG_LOG_AT_START)).ok();
         }
     }
 
@@ -84,12 +95,12 @@ fn sweep(file: &LeaseFile, host: &Host, after: &str) -> Result<String> {
     Ok(last.filter(|_| rows == BATCH).unwrap_or_default())
 }
 
-fn shorten_log(db: &Connection) -> Result<(), Fault> {
+fn shorten_log(db: &Connection, long: i64) -> Result<(), Fault> {
     let pages = |mode| {
         let counts = |row: &rusqlite::Row<'_>| Ok(row.get::<_, i64>(1)? - row.get::<_, i64>(2)?);
         db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], counts)
     };
-    if pages("NOOP")? >= LONG_LOG {
+    if pages("NOOP")? >= long {
         pages("PASSIVE")?;
     }
     Ok(())

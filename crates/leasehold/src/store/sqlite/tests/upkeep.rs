@@ -96,6 +96,22 @@ async fn a_quiet_thread_removes_old_rows_and_empties_the_log() {
 }
 
 #[tokio::test]
+async fn processes_that_do_not_stay_leave_a_short_log() {
+    let (directory, path) = scratch();
+    let mut longest = 0;
+    for _ in 0..200 {
+        let store = SqliteStore::open(&path).await.unwrap();
+        let (key, owner) = (key("k"), owner());
+        granted(&store, &Claim::new(&key, &owner, TTL)).await;
+        assert!(store.release(&key, &owner).await.unwrap());
+        store.close().await.unwrap();
+        longest = std::fs::metadata(directory.path().join("leases.db-wal")).unwrap().len();
+    }
+    // A page with its header, and what one of them adds beyond a hundred.
+    assert!(longest < 110 * (4096 + 24), "{longest}");
+}
+
+#[tokio::test]
 async fn what_is_tied_to_nothing_is_on_disk_before_it_is_answered() {
     let (_directory, path) = scratch();
     let store = SqliteStore::open(&path).await.unwrap();
