@@ -1,0 +1,123 @@
+//! Answers of the scripts. What does not have the agreed form is no answer.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redis::Value;
+
+use super::fault::{self, Effect};
+use super::note;
+use crate::error::Result;
+use crate::store::{Grant, Holder, Removed};
+use crate::types::{FencingToken, MAX_OWNER_LEN, OwnerToken};
+
+/// A grant, or how long somebody else's lease still stands.
+pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Option<Duration>>> {
+    match items(answer) {
+        Some([Value::Int(0), left]) => Ok(Err(length(left).ok_or_else(|| fault::unexpected(Effect::Change))?)),
+        _ => Ok(Ok(grant(answer, ttl)?.ok_or_else(|| fault::unexpected(Effect::Change))?)),
+    }
+}
+
+/// A grant, or the word that this owner does not hold the key.
+pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
+    let unexpected = || fault::unexpected(Effect::Change);
+    match items(answer) {
+        Some([Value::Int(0)]) => Ok(None),
+        Some([Value::Int(1), stands, fence]) => {
+            let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(Duration::MAX);
+            let fence = number(fence).and_then(|fence| u64::try_from(fence).ok()).ok_or_else(unexpected)?;
+            // A lease without an end is one that nobody shortened; no more than what was asked for is relied upon.
+            Ok(Some(Grant::new(stands.max(ttl).min(MAX_VALIDITY)).fencing(FencingToken::new(fence))))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// What no lease outlasts.
+const MAX_VALIDITY: Duration = Duration::from_secs(86_400 * 366);
+
+pub(super) fn is_one(answer: &Value) -> Result<bool> {
+    match answer {
+        Value::Int(number @ (0 | 1)) => Ok(*number == 1),
+        _ => Err(fault::unexpected(Effect::Change)),
+    }
+}
+
+/// Who holds the key; `None` = nobody.
+pub(super) fn holder(answer: &Value) -> Result<Option<Holder>> {
+    let unexpected = || fault::unexpected(Effect::Look);
+    match items(answer) {
+        Some([]) => Ok(None),
+        Some([held, left, companion]) => described(held, left, companion).map(Some).ok_or_else(unexpected),
+        _ => Err(unexpected()),
+    }
+}
+
+/// What was removed; `None` = nothing.
+pub(super) fn removed(answer: &Value) -> Result<Option<Removed>> {
+    let unexpected = || fault::unexpected(Effect::Change);
+    match items(answer) {
+        Some([]) => Ok(None),
+        Some([held, left, companion, fence]) => {
+            let holder = described(held, left, companion).ok_or_else(unexpected)?;
+            let fence = number(fence).and_then(|fence| u64::try_from(fence).ok()).ok_or_else(unexpected)?;
+            Ok(Some(Removed::new(vec![holder]).fence_floor(FencingToken::new(fence))))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// The companion counts only if it tells of the present holder: clients that know none leave it as it was.
+fn described(held: &Value, left: &Value, companion: &Value) -> Option<Holder> {
+    let held = bytes(held)?;
+    // A value that is too long for a token is none of ours; its beginning is enough to tell holders apart.
+    let owner = OwnerToken::from_bytes(&held[..held.len().min(MAX_OWNER_LEN)])
+        .or_else(|_| OwnerToken::from_bytes(b"(empty)"))
+        .ok()?;
+    let mut holder = Holder::new(owner);
+    holder.remaining = length(left)?;
+    let [known, since, renewed, note, fence] = items(companion)? else { return None };
+    if bytes(known).is_some_and(|known| known == held) {
+        holder.since = time(since);
+        holder.renewed = time(renewed);
+        holder.info = note::read(bytes(note).unwrap_or_default());
+        holder.fencing = number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
+    }
+    Some(holder)
+}
+
+fn items(answer: &Value) -> Option<&[Value]> {
+    match answer {
+        Value::Array(items) => Some(items),
+        _ => None,
+    }
+}
+
+/// A string of the server, which says numbers in either form.
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        value => std::str::from_utf8(bytes(value)?).ok()?.parse().ok(),
+    }
+}
+
+/// A length in milliseconds; `Some(None)` = without end.
+fn length(value: &Value) -> Option<Option<Duration>> {
+    match number(value)? {
+        -1 => Some(None),
+        millis => u64::try_from(millis).ok().map(|millis| Some(Duration::from_millis(millis))),
+    }
+}
+
+fn time(value: &Value) -> Option<SystemTime> {
+    let millis = u64::try_from(number(value)?).ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_millis(millis))
+}
