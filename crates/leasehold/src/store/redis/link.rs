@@ -79,7 +79,7 @@ impl Link {
         let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE / 3).with_retries(3);
-            let tcp = info.tcp_settings().clone().set_nodelay(true).set_keepalive(keepalive);
+            let tcp = info.tcp_settings().clone().set_keepalive(keepalive);
             Client::open(info.clone().set_redis_settings(settings).set_tcp_settings(tcp)).map_err(fault::connecting)
         };
         let link = Arc::new(Self {
