@@ -3,6 +3,8 @@
 //! - [`conformance`]: the suite that every store has to pass, also yours: see [`conformance!`](crate::conformance).
 //! - [`FaultStore`] stands in front of a store and delays, fails, loses or repeats late what passes through it.
 //! - [`ScriptedStore`] expects a list of calls and answers each as it was told.
+//! - [`Proxy`] is a network in front of a server that delays, holds, cuts or loses what passes through it.
+//! - [`Server`] is a server of the test's own: it can be stopped, killed and started again, and dies with the test.
 //! - [`Residue`] tells what a manager still holds on to.
 //! - [`TestClock`] is a clock that a test can suspend, and let run fast or slow.
 //! - [`History`] proves from what holders recorded that at most one of them was valid at a time.
@@ -33,11 +35,18 @@ pub mod conformance;
 mod fault;
 mod history;
 mod owned;
+mod port;
+mod proxy;
 mod residue;
 mod scripted;
+#[cfg(unix)]
+mod server;
 
 pub use self::clock::TestClock;
 pub use self::fault::{Call, Fault, FaultStore};
 pub use self::history::{Conflict, History, Record, Violation};
+pub use self::proxy::{Accident, Direction, Proxy};
 pub use self::residue::Residue;
 pub use self::scripted::ScriptedStore;
+#[cfg(unix)]
+pub use self::server::{Server, ServerBuilder};

@@ -6,13 +6,16 @@
 /// any of `expiry`, `fencing`, `hand_over`, `lists`, `outages`, `places`, `wakes`. Those cases are ignored, with the
 /// reason; a test `deviations_are_declared` fails unless the list is exact. The fixture's expression is evaluated
 /// inside a current-thread runtime, once per test, and may `await`.
+///
+/// Attributes in front of the name are those of every test that is not ignored anyway, so that a store whose server is
+/// missing shows as ignored, too: `conformance! { #[cfg_attr(not(has_it), ignore = "it is not installed")] it, fixture }`.
 #[macro_export]
 macro_rules! conformance {
-    ($name:ident, $fixture:expr $(, without: [$($missing:ident),* $(,)?])? $(,)?) => {
+    ($(#[$attribute:meta])* $name:ident, $fixture:expr $(, without: [$($missing:ident),* $(,)?])? $(,)?) => {
         mod $name {
             use super::*;
 
-            $crate::__conformance_table! { [$crate::__conformance_tests] [{ $fixture } [$($($missing)*)?]] }
+            $crate::__conformance_table! { [$crate::__conformance_tests] [[{ $fixture } $(#[$attribute])*] [$($($missing)*)?]] }
         }
     };
 }
@@ -83,14 +86,17 @@ macro_rules! __conformance_run {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_test {
-    ([$($ignore:tt)*] [$($missing:ident)*] $fixture:tt $case:ident) => {
+    ([#[$ignore:meta]] $missing:tt [$fixture:tt $(#[$attribute:meta])*] $case:ident) => {
+        $crate::__conformance_test! { [] $missing [$fixture #[$ignore]] $case }
+    };
+    ([] [$($missing:ident)*] [$fixture:tt $(#[$attribute:meta])*] $case:ident) => {
         #[test]
-        $($ignore)*
+        $(#[$attribute])*
         fn $case() {
             let outcome = $crate::testkit::conformance::run_test(
                 stringify!($case),
                 &[$(stringify!($missing)),*],
-                async { $fixture },
+                async $fixture,
             );
             if let Err(failure) = outcome {
                 panic!("{failure}");

@@ -1,0 +1,44 @@
+//! Looks for what tests need, so that those of a missing server show as ignored, with the reason.
+//!
+//! In CI everything counts as there: a test whose server is missing fails.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// What is looked for: a `cfg`, the variable that names the program, and the name under which it is looked for in `PATH`.
+const PROGRAMS: [(&str, &str, Option<&str>); 3] = [
+    ("has_redis_server", "LEASEHOLD_TEST_REDIS_SERVER", Some("redis-server")),
+    ("has_valkey_server", "LEASEHOLD_TEST_VALKEY_SERVER", Some("valkey-server")),
+    // A Python with the package `redis`, which not every Python has.
+    ("has_redis_python", "LEASEHOLD_TEST_PYTHON", None),
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let path = variable("PATH").unwrap_or_default();
+    let is_ci = variable("CI").is_some();
+    for (name, variable_name, program) in PROGRAMS {
+        println!("cargo::rustc-check-cfg=cfg({name})");
+        let found = match variable(variable_name) {
+            Some(named) => Some(PathBuf::from(named)).filter(|named| named.is_file()),
+            None => program.and_then(|program| find(&path, program)),
+        };
+        if found.is_some() || is_ci {
+            println!("cargo::rustc-cfg={name}");
+        }
+    }
+    // Something installed or removed changes its folder.
+    for folder in env::split_paths(&path).filter(|folder| folder.is_dir()) {
+        println!("cargo::rerun-if-changed={}", folder.display());
+    }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    println!("cargo::rerun-if-env-changed={name}");
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn find(path: &OsString, program: &str) -> Option<PathBuf> {
+    env::split_paths(path).map(|folder| folder.join(Path::new(program))).find(|file| file.is_file())
+}
