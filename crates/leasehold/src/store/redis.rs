@@ -4,7 +4,7 @@
 //! ttl is the server's, so a client that takes locks by `SET key token NX PX ttl` and this store exclude each other
 //! (with an empty namespace, or by the full name `namespace:key`). Beside each key stands a companion, a hash whose
 //! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
-//! is kept for a week after its last use.
+//! lasts for 30 days at least.
 //!
 //! A lease ends by the server's wall clock. Fencing tokens grow as long as the server keeps its data; a counter that is
 //! lost starts anew above all tokens given, unless the server's clock went back. A server that was restarted without
@@ -124,12 +124,12 @@ impl Store for RedisStore {
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.link.watches.listen(claim.key);
-        let note = note::of(claim);
+        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[
             Bytes(claim.owner.as_bytes()),
             Number(millis(claim.ttl)),
-            Number(now()),
-            Bytes(&note),
+            Bytes(&held),
+            Bytes(&holder),
             Number(wire.facts.dates.into()),
         ];
         let answer = self.change(&wire, script::ACQUIRE.on(&[key, &companion], call)).await?;
@@ -177,12 +177,12 @@ impl Store for RedisStore {
         let wire = self.link.wire().await?;
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         let ear = self.link.watches.listen(claim.key);
-        let note = note::of(claim);
+        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[
             Bytes(claim.owner.as_bytes()),
             Number(millis(claim.ttl)),
-            Number(now()),
-            Bytes(&note),
+            Bytes(&held),
+            Bytes(&holder),
             Number(wire.facts.dates.into()),
             Bytes(from.as_bytes()),
         ];

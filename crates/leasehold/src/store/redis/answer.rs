@@ -21,15 +21,19 @@ pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Opt
 /// A grant, or the word that this owner does not hold the key.
 pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
     let unexpected = || fault::unexpected(Effect::Change);
-    match items(answer) {
-        Some([Value::Int(0)]) => Ok(None),
-        Some([Value::Int(1), stands, fence]) => {
-            let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(Duration::MAX);
-            let fence = number(fence).and_then(|fence| u64::try_from(fence).ok()).ok_or_else(unexpected)?;
-            // A lease without an end is one that nobody shortened; no more than what was asked for is relied upon.
-            Ok(Some(Grant::new(stands.max(ttl).min(MAX_VALIDITY)).fencing(FencingToken::new(fence))))
-        }
-        _ => Err(unexpected()),
+    let fence = |fence| number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
+    match answer {
+        Value::Int(_) => Ok(Some(Grant::new(ttl).fencing(fence(answer).ok_or_else(unexpected)?))),
+        _ => match items(answer) {
+            Some([Value::Int(0)]) => Ok(None),
+            Some([Value::Int(1), stands, token]) => {
+                // A lease without an end is one that nobody shortened.
+                let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(MAX_VALIDITY);
+                let grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
+                Ok(Some(grant.fencing(fence(token).ok_or_else(unexpected)?)))
+            }
+            _ => Err(unexpected()),
+        },
     }
 }
 
@@ -76,10 +80,12 @@ fn described(held: &Value, left: &Value, companion: &Value) -> Option<Holder> {
         .ok()?;
     let mut holder = Holder::new(owner);
     holder.remaining = length(left)?;
-    let [known, since, renewed, note, fence] = items(companion)? else { return None };
-    if bytes(known).is_some_and(|known| known == held) {
+    let [known, renewed, note, fence] = items(companion)? else { return None };
+    let since = bytes(known).and_then(|known| note::since(known, held));
+    if let Some(since) = since {
         holder.since = time(since);
-        holder.renewed = time(renewed);
+        // Not that of an earlier holder.
+        holder.renewed = number(renewed).and_then(|millis| time(since.max(u64::try_from(millis).ok()?)));
         holder.info = note::read(bytes(note).unwrap_or_default());
         holder.fencing = number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
     }
@@ -117,7 +123,6 @@ fn length(value: &Value) -> Option<Option<Duration>> {
     }
 }
 
-fn time(value: &Value) -> Option<SystemTime> {
-    let millis = u64::try_from(number(value)?).ok()?;
+fn time(millis: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }

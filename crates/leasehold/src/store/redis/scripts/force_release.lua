@@ -4,9 +4,8 @@ local held = redis.call('GET', KEYS[1])
 if not held or (ARGV[2] and held ~= ARGV[2]) then
     return {}
 end
-local companion = redis.call('HMGET', KEYS[2], 'owner', 'since', 'renewed', 'holder', 'fence')
-local fence = next_fence(KEYS[2], ARGV[1])
-keep(KEYS[2], ARGV[1])
+local companion = redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence')
 local left = redis.call('PTTL', KEYS[1])
+local fence = next_fence(KEYS[2], ARGV[1])
 redis.call('DEL', KEYS[1])
 return { held, left, companion, fence }
