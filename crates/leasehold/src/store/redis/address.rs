@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use percent_encoding::percent_decode_str;
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, TlsCertificates,
+};
 use url::Url;
 
-use super::fault;
 use crate::error::{Error, ErrorKind, Result};
 
 const PORT: u16 = 6379;
@@ -102,10 +103,10 @@ impl Address {
         if let Some(password) = &self.password {
             who = who.set_password(password);
         }
-        let info = address.into_connection_info().map_err(fault::connecting)?.set_redis_settings(who);
+        let info = address.into_connection_info().map_err(malformed)?.set_redis_settings(who);
         match self.server {
             Server::Encrypted(..) => self.encrypted(info),
-            _ => Client::open(info).map_err(fault::connecting),
+            _ => Client::open(info).map_err(malformed),
         }
     }
 
@@ -116,7 +117,7 @@ impl Address {
             rustls::crypto::ring::default_provider().install_default().ok();
         });
         let Some(path) = &self.ca_file else {
-            return Client::open(info).map_err(fault::connecting);
+            return Client::open(info).map_err(malformed);
         };
         let root_cert = std::fs::read(path)
             .map_err(|error| invalid(format!("cannot read {}: {error}", path.display())).with_source(error))?;
@@ -134,6 +135,10 @@ fn database(text: &str) -> Result<i64> {
             .filter(|number| *number >= 0)
             .ok_or_else(|| invalid("the database in the store's URL is no number: write redis://host:6379/0")),
     }
+}
+
+fn malformed(error: RedisError) -> Error {
+    invalid(format!("cannot connect that way: {error}")).with_source(error)
 }
 
 fn invalid(message: impl Into<String>) -> Error {

@@ -29,8 +29,10 @@ pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
             Some([Value::Int(1), stands, token]) => {
                 // A lease without an end is one that nobody shortened.
                 let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(MAX_VALIDITY);
-                let grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
-                Ok(Some(grant.fencing(fence(token).ok_or_else(unexpected)?)))
+                let mut grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
+                // 0: a server out of memory could not start a counter that was lost.
+                grant.fencing = Some(fence(token).ok_or_else(unexpected)?).filter(|token| token.get() > 0);
+                Ok(Some(grant))
             }
             _ => Err(unexpected()),
         },

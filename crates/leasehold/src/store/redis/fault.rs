@@ -25,8 +25,8 @@ pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     }
 }
 
-/// What the failure to connect comes to.
-pub(super) fn connecting(error: RedisError) -> Error {
+/// What the failure to connect to a server comes to.
+pub(super) fn connecting(error: RedisError, server: &str) -> Error {
     let failed = match refused(&error) {
         Some((kind, advice)) => with_text(kind, &error, advice),
         None if error.kind() == redis::ErrorKind::AuthenticationFailed => Error::new(
@@ -34,9 +34,9 @@ pub(super) fn connecting(error: RedisError) -> Error {
             "the server refused the user name or the password: check both, and that the user may connect",
         ),
         None if error.kind() == redis::ErrorKind::InvalidClientConfig => {
-            Error::new(ErrorKind::InvalidConfig, format!("cannot connect that way: {error}"))
+            Error::new(ErrorKind::InvalidConfig, format!("cannot connect to {server} that way: {error}"))
         }
-        None => Error::new(ErrorKind::Unavailable, "cannot connect to the server"),
+        None => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}")),
     };
     failed.with_source(error)
 }

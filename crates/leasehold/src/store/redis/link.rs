@@ -34,6 +34,8 @@ const DOUBTS: usize = 256;
 /// The connection of a store.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// How people call the server.
+    name: String,
     with_pushes: Client,
     plain: Client,
     wire: Mutex<Option<Arc<Wire>>>,
@@ -76,15 +78,19 @@ pub(super) enum Removal {
 impl Link {
     /// Connects for the first time.
     pub(super) async fn open(info: &ConnectionInfo) -> Result<Arc<Self>> {
+        // Host and port, or the path: nothing that is secret.
+        let name = info.addr().to_string();
         let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE / 3).with_retries(3);
             let tcp = info.tcp_settings().clone().set_keepalive(keepalive);
-            Client::open(info.clone().set_redis_settings(settings).set_tcp_settings(tcp)).map_err(fault::connecting)
+            Client::open(info.clone().set_redis_settings(settings).set_tcp_settings(tcp))
+                .map_err(|error| fault::connecting(error, &name))
         };
         let link = Arc::new(Self {
             with_pushes: client(ProtocolVersion::RESP3)?,
             plain: client(ProtocolVersion::RESP2)?,
+            name,
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             is_closed: AtomicBool::new(false),
@@ -108,7 +114,7 @@ impl Link {
         }
         let connecting = tokio::time::timeout(CONNECT_LIMIT, self.connect());
         let wire = connecting.await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Unavailable, format!("the server did not answer within {CONNECT_LIMIT:?}")))
+            Err(Error::new(ErrorKind::Unavailable, format!("{} did not answer within {CONNECT_LIMIT:?}", self.name)))
         });
         let wire = Arc::new(wire?);
         let before = self.wire.lock().replace(Arc::clone(&wire));
@@ -230,19 +236,19 @@ impl Link {
             connected => connected,
         };
         let mut wire = Wire {
-            connection: connection.map_err(fault::connecting)?,
+            connection: connection.map_err(|error| fault::connecting(error, &self.name))?,
             ended,
             silent_since: AtomicU64::new(0),
             facts: Facts { tells: false, dates: false, removal: Removal::Script },
         };
-        wire.facts = wire.find_out().await?;
+        wire.facts = wire.find_out(&self.name).await?;
         Ok(wire)
     }
 }
 
 impl Wire {
     /// What this server can do for us. Refused if it runs no scripts: they are how anything is decided in one step.
-    async fn find_out(&self) -> Result<Facts> {
+    async fn find_out(&self, server: &str) -> Result<Facts> {
         let probe = redis::Script::new("return 1");
         let mut questions = redis::pipe();
         // Changes by this connection are known here; a release wakes waiters by itself.
@@ -251,7 +257,7 @@ impl Wire {
         questions.cmd("EVALSHA").arg(probe.get_hash()).arg(0);
         questions.cmd("EVAL").arg("return redis.call('TIME')").arg(0);
         questions.cmd("COMMAND").arg("INFO").arg("DELIFEQ").arg("DELEX");
-        let answers = self.ask_all(&questions).await.map_err(fault::connecting)?;
+        let answers = self.ask_all(&questions).await.map_err(|error| fault::connecting(error, server))?;
         let [tracking, by_text, by_hash, time, commands] =
             <[Value; 5]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
         for answer in [by_text, by_hash] {
@@ -262,7 +268,7 @@ impl Wire {
                     Error::new(ErrorKind::Rejected, "this user may not run scripts: add +eval +evalsha to its rights")
                         .with_source(error)
                 } else {
-                    fault::connecting(error)
+                    fault::connecting(error, server)
                 });
             }
         }

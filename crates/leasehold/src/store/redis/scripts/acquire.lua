@@ -12,6 +12,7 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     return fence
 end
 if redis.call('GET', KEYS[1]) == ARGV[1] then
-    return { 1, prolong(KEYS[1], ARGV[2]), present_fence(KEYS[2], ARGV[5]) }
+    local fence = present_fence(KEYS[2], ARGV[5])
+    return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 return { 0, redis.call('PTTL', KEYS[1]) }

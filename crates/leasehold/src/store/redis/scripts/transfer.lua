@@ -2,7 +2,8 @@
 -- Without a holder the old one stays. Answers as acquire does, or {0} if neither owner holds the key.
 local from = redis.call('GET', KEYS[1])
 if from == ARGV[1] then
-    return { 1, prolong(KEYS[1], ARGV[2]), present_fence(KEYS[2], ARGV[5]) }
+    local fence = present_fence(KEYS[2], ARGV[5])
+    return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 if from ~= ARGV[6] then
     return { 0 }
