@@ -29,7 +29,7 @@ struct Scheme {
     options: &'static [&'static str],
 }
 
-const SCHEMES: [Scheme; 6] = {
+const SCHEMES: [Scheme; 10] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
@@ -43,6 +43,10 @@ const SCHEMES: [Scheme; 6] = {
         redis("redis", &[PASSWORD_FILE]),
         redis("rediss", &["ca_file", PASSWORD_FILE]),
         redis("redis+unix", &["db", PASSWORD_FILE, "user"]),
+        redis("redis+cluster", &[PASSWORD_FILE]),
+        redis("rediss+cluster", &["ca_file", PASSWORD_FILE]),
+        redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE]),
+        redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE]),
     ]
 };
 
@@ -51,6 +55,7 @@ const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"]
 
 /// Those that take a password take this option.
 const PASSWORD_FILE: &str = "password_file";
+const SENTINEL_PASSWORD_FILE: &str = "sentinel_password_file";
 
 /// A URL in its parts, checked as far as it can be without the store.
 #[derive(Debug)]
@@ -115,13 +120,14 @@ impl<'a> Parts<'a> {
                 Some(path) => SqliteStore::open(path).await?.into(),
             }),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" => {
+            _ if self.scheme.feature == "redis" => {
                 let mut address = Address::parse(&format!("{scheme}:{place}"))?;
                 for (name, value) in &self.options.own {
                     address = match *name {
                         "ca_file" => address.ca_file(value.as_ref()),
                         "db" => address.database(value)?,
                         "user" => address.user(value),
+                        SENTINEL_PASSWORD_FILE => address.sentinel_password(read(value.as_ref())?),
                         _ => address.or_password(Some(read(value.as_ref())?)),
                     };
                 }

@@ -68,7 +68,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => {
             (Rejected, "give the user the rights that the documentation of this store lists")
         }
-        redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Rejected, "name the primary, not a replica"),
+        redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Unavailable, "it has become a replica: try again soon"),
         redis::ErrorKind::Server(ServerErrorKind::BusyLoading) => (Unavailable, "it is starting: try again soon"),
         _ if is("NOPERM") || text.contains("can't run this command") || text.contains("can't access") => {
             (Rejected, "give the user the rights that the documentation of this store lists")
@@ -76,7 +76,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("NOAUTH") => (Rejected, "name a user and a password"),
         _ if is("WRONGPASS") => (Rejected, "check the user name and the password"),
         _ if is("WRONGTYPE") => (Rejected, "the key holds something that is no lock: choose another key or namespace"),
-        _ if is("READONLY") => (Rejected, "name the primary, not a replica"),
+        _ if is("READONLY") => (Unavailable, "it has become a replica: try again soon"),
         _ if is("OOM") => (Unavailable, "it is out of memory: raise maxmemory or free some"),
         _ if is("MISCONF") => (Unavailable, "it cannot save its data and refuses writes: see its log"),
         _ if is("NOREPLICAS") => (Unavailable, "too few replicas are connected to it"),
