@@ -40,13 +40,13 @@ const SCHEMES: [Scheme; 10] = {
         scheme("memory", &[]),
         scheme("noop", &[]),
         Scheme { name: "sqlite", feature: "sqlite", is_compiled: cfg!(feature = "sqlite"), options: &[] },
-        redis("redis", &[PASSWORD_FILE]),
-        redis("rediss", &["ca_file", PASSWORD_FILE]),
-        redis("redis+unix", &["db", PASSWORD_FILE, "user"]),
-        redis("redis+cluster", &[PASSWORD_FILE]),
-        redis("rediss+cluster", &["ca_file", PASSWORD_FILE]),
-        redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE]),
-        redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE]),
+        redis("redis", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+unix", &["db", PASSWORD_FILE, "user", WAIT_REPLICAS]),
+        redis("redis+cluster", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+cluster", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
     ]
 };
 
@@ -56,6 +56,7 @@ const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"]
 /// Those that take a password take this option.
 const PASSWORD_FILE: &str = "password_file";
 const SENTINEL_PASSWORD_FILE: &str = "sentinel_password_file";
+const WAIT_REPLICAS: &str = "wait_replicas";
 
 /// A URL in its parts, checked as far as it can be without the store.
 #[derive(Debug)]
@@ -127,6 +128,7 @@ impl<'a> Parts<'a> {
                         "ca_file" => address.ca_file(value.as_ref()),
                         "db" => address.database(value)?,
                         "user" => address.user(value),
+                        WAIT_REPLICAS => address.wait_replicas(value)?,
                         SENTINEL_PASSWORD_FILE => address.sentinel_password(read(value.as_ref())?),
                         _ => address.or_password(Some(read(value.as_ref())?)),
                     };

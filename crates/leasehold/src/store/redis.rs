@@ -21,19 +21,20 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use redis::Client;
+use redis::{Client, Value};
 
 pub(crate) use self::address::Address;
 use self::address::Route;
 use self::cluster::Cluster;
 use self::fault::Effect;
-use self::link::{Link, Place, Request};
+use self::link::{Link, Place, Replicas, Request};
 use self::script::Argument::{Bytes, Dated, Number};
+use self::script::Call;
 use self::servers::Servers;
 use self::side::companion;
 use self::watches::{Ear, Watches};
 use crate::clock::wall_now;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
     Attempt, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope, Store,
     Waiting, Wake,
@@ -57,10 +58,16 @@ mod wire;
 /// Requests that are sent at once; more of them wait for the answers to these.
 const BATCH: usize = 512;
 
+/// How long replicas may take to know of a grant, where the ttl asks for no less.
+const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
+
 /// A store that keeps leases in Redis or Valkey. Clones share one connection.
 #[derive(Clone)]
 pub struct RedisStore {
     servers: Arc<Servers>,
+    /// Connections for grants that replicas have to know of, and how many of them: waiting blocks a connection, and
+    /// renewals must not stand behind it.
+    grants: Option<(Arc<Servers>, u32)>,
     watches: Arc<Watches>,
     waiting: Waiting,
 }
@@ -85,13 +92,18 @@ impl RedisStore {
 
     pub(crate) async fn connect_to(address: Address) -> Result<Self> {
         let watches = Arc::default();
-        let servers = match address.route().map_err(while_connecting)? {
-            Route::One(place) => Servers::One(Link::to(*place, &watches)),
-            Route::Cluster(seeds) => {
-                Servers::Cluster(Box::new(Cluster::open(seeds, &watches).await.map_err(while_connecting)?))
-            }
+        let open = async || -> Result<Servers> {
+            Ok(match address.route()? {
+                Route::One(place) => Servers::One(Link::to(*place, &watches)),
+                Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, &watches).await?)),
+            })
         };
-        Self::over(servers, watches).await
+        let servers = open().await.map_err(while_connecting)?;
+        let mut store = Self::over(servers, Arc::clone(&watches)).await?;
+        if let Some(count) = address.wait_replicas {
+            store.grants = Some((Arc::new(open().await.map_err(while_connecting)?), count));
+        }
+        Ok(store)
     }
 
     /// Connects as `client` would, on a connection of its own.
@@ -117,7 +129,28 @@ impl RedisStore {
                 waiting = Waiting::Poll;
             }
         }
-        Ok(Self { servers: Arc::new(servers), watches, waiting })
+        Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+    }
+
+    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.
+    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<Value> {
+        let Some((servers, count)) = &self.grants else {
+            return self.servers.ask(Request::Run(call), Effect::Change).await;
+        };
+        // Half of what the engine allows a call.
+        let replicas = Replicas { count: *count, limit: (claim.ttl / 12).min(REPLICATION_LIMIT) };
+        let answer = servers.ask(Request::RunAndWait(call, replicas), Effect::Change).await?;
+        let (answer, known) = answer::with_replicas(answer)?;
+        if known >= u64::from(*count) || !answer::is_grant(&answer) {
+            return Ok(answer);
+        }
+        self.release(claim.key, claim.owner).await?;
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "{known} of {count} replicas knew of the grant in time, so it was given back: see their connection"
+            ),
+        ))
     }
 
     /// Notes that the key is held from now on.
@@ -146,8 +179,7 @@ impl Store for RedisStore {
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder), Dated];
-        let answer =
-            self.servers.ask(Request::Run(script::ACQUIRE.on(&[key, &companion], call)), Effect::Change).await?;
+        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
             Err(left) => {
@@ -188,8 +220,7 @@ impl Store for RedisStore {
             Dated,
             Bytes(from.as_bytes()),
         ];
-        let answer =
-            self.servers.ask(Request::Run(script::TRANSFER.on(&[key, &companion], call)), Effect::Change).await?;
+        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
         Ok(match answer::grant(&answer, claim.ttl)? {
             Some(grant) => Some(self.held(ear, claim.owner, grant).await),
             None => None,
@@ -228,6 +259,9 @@ impl Store for RedisStore {
 
     async fn close(&self) -> Result<()> {
         self.servers.close();
+        if let Some((servers, _)) = &self.grants {
+            servers.close();
+        }
         Ok(())
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Address {
     database: i64,
     /// Certificates of authorities to be trusted instead of the system's.
     ca_file: Option<PathBuf>,
+    /// How many replicas have to know of a grant.
+    pub(super) wait_replicas: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -101,7 +103,16 @@ impl Address {
             sentinel_password: None,
             database,
             ca_file: None,
+            wait_replicas: None,
         })
+    }
+
+    pub(crate) fn wait_replicas(mut self, text: &str) -> Result<Self> {
+        let count = text.parse().ok().filter(|count| (1..=100).contains(count));
+        self.wait_replicas = Some(count.ok_or_else(|| {
+            invalid("option \"wait_replicas\" is no number from 1 on: name how many replicas have to know of a grant")
+        })?);
+        Ok(self)
     }
 
     /// Sets a password unless the URL holds one by itself.

@@ -46,14 +46,32 @@ pub(super) type Answer<T = Value> = Result<RedisResult<T>>;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request<'a> {
     Run(Call<'a>),
+    /// Runs a script and waits until replicas know what it did. Answers with its answer and their number.
+    RunAndWait(Call<'a>, Replicas),
     /// Deletes a key if it holds this owner's token.
     Delete(&'a str, &'a OwnerToken),
+}
+
+/// How many replicas have to know of a grant, and how long they may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replicas {
+    pub(super) count: u32,
+    pub(super) limit: Duration,
+}
+
+impl Replicas {
+    fn command(self) -> Cmd {
+        let mut command = redis::cmd("WAIT");
+        // Zero would be for ever.
+        command.arg(self.count).arg(self.limit.as_millis().max(1).to_string());
+        command
+    }
 }
 
 impl Request<'_> {
     pub(super) fn key(&self) -> &str {
         match self {
-            Self::Run(call) => call.key(),
+            Self::Run(call) | Self::RunAndWait(call, _) => call.key(),
             Self::Delete(key, _) => key,
         }
     }
@@ -130,16 +148,19 @@ impl Link {
     pub(super) async fn send(self: &Arc<Self>, request: &Request<'_>) -> Answer {
         match request {
             Request::Run(call) => self.run(call).await,
+            Request::RunAndWait(call, replicas) => self.run_between(None, call, Some(replicas.command())).await,
             Request::Delete(key, owner) => self.delete(key, owner).await,
         }
     }
 
     /// Sends what concerns a key that is on its way to this server.
     pub(super) async fn send_asking(self: &Arc<Self>, request: &Request<'_>) -> Answer {
+        let asking = Some(redis::cmd("ASKING"));
         match request {
-            Request::Run(call) => self.run_asking(call).await,
+            Request::Run(call) => self.run_between(asking, call, None).await,
+            Request::RunAndWait(call, replicas) => self.run_between(asking, call, Some(replicas.command())).await,
             Request::Delete(key, owner) => {
-                self.run_asking(&release(&[key], &[Argument::Bytes(owner.as_bytes())])).await
+                self.run_between(asking, &release(&[key], &[Argument::Bytes(owner.as_bytes())]), None).await
             }
         }
     }
@@ -154,17 +175,24 @@ impl Link {
         })
     }
 
-    async fn run_asking(self: &Arc<Self>, call: &Call<'_>) -> Answer {
+    /// Runs a script right after one command and right before another; answers with the script's answer and the last.
+    async fn run_between(self: &Arc<Self>, before: Option<Cmd>, call: &Call<'_>, after: Option<Cmd>) -> Answer {
         let wire = self.wire().await?;
+        let at = usize::from(before.is_some());
         for command in [call.by_hash(wire.facts), call.by_text(wire.facts)] {
-            match wire.ask_all(&in_one([redis::cmd("ASKING"), command].into_iter())).await {
-                Ok(mut answers) => match answers.pop() {
-                    Some(answer) if is_unknown(&answer) => {}
-                    Some(Value::ServerError(error)) => return Ok(Err(error.into())),
-                    Some(answer) => return Ok(Ok(answer)),
-                    None => break,
-                },
+            let commands = before.iter().cloned().chain([command]).chain(after.clone());
+            let mut answers = match wire.ask_all(&in_one(commands)).await {
+                Ok(answers) => answers,
                 Err(error) => return Ok(Err(error)),
+            };
+            if answers.len() <= at {
+                break;
+            }
+            match (answers.swap_remove(at), &after) {
+                (answer, _) if is_unknown(&answer) => {}
+                (Value::ServerError(error), _) => return Ok(Err(error.into())),
+                (answer, None) => return Ok(Ok(answer)),
+                (answer, Some(_)) => return Ok(Ok(Value::Array(vec![answer, answers.pop().unwrap_or(Value::Nil)]))),
             }
         }
         Err(fault::unexpected(Effect::Change))
