@@ -222,12 +222,12 @@ impl Link {
             Ok(())
         });
         let connected = self.with_pushes.get_multiplexed_async_connection_with_config(&pushed).await;
-        let connection = match connected {
+        let (connection, has_pushes) = match connected {
             // A proxy that knows only the old protocol, or a user without the right to choose.
             Err(error) if speaks_only_the_old_protocol(&error) => {
-                self.plain.get_multiplexed_async_connection_with_config(&config).await
+                (self.plain.get_multiplexed_async_connection_with_config(&config).await, false)
             }
-            connected => connected,
+            connected => (connected, true),
         };
         let mut wire = Wire {
             connection: connection.map_err(fault::connecting)?,
@@ -236,6 +236,8 @@ impl Link {
             facts: Facts { tells: false, dates: false, removal: Removal::Script },
         };
         wire.facts = wire.find_out().await?;
+        // The old protocol accepts the wish to be told, and tells nothing.
+        wire.facts.tells &= has_pushes;
         Ok(wire)
     }
 }
@@ -392,7 +394,8 @@ fn speaks_only_the_old_protocol(error: &RedisError) -> bool {
     match error.kind() {
         redis::ErrorKind::RESP3NotSupported => true,
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        _ => error.code() == Some("NOPROTO"),
+        _ if error.code() == Some("NOPROTO") => true,
+        _ => error.detail().is_some_and(|text| text.to_ascii_lowercase().starts_with("unknown command 'hello'")),
     }
 }
 
