@@ -99,34 +99,36 @@ pub fn run(test: impl Future<Output = ()>) {
 }
 
 /// Makes tests of async functions that are given a [`Site`](crate::Site): with Redis, with Valkey, and with a server
-/// that speaks only the old protocol.
+/// that speaks only the old protocol. Attributes in front of a name are those of its tests.
 #[macro_export]
 macro_rules! on_every_server {
-    ($($test:ident)*) => {
-        mod on_redis {
+    ($($tests:tt)*) => {
+        $crate::on_servers_that_push! { $($tests)* }
+        $crate::__tests_on! { in_the_old_protocol old has_redis_server "redis-server is not installed" $($tests)* }
+    };
+}
+
+/// As [`on_every_server!`](crate::on_every_server), without the server that tells nothing by itself.
+#[macro_export]
+macro_rules! on_servers_that_push {
+    ($($tests:tt)*) => {
+        $crate::__tests_on! { on_redis redis has_redis_server "redis-server is not installed" $($tests)* }
+        $crate::__tests_on! { on_valkey valkey has_valkey_server "valkey-server is not installed" $($tests)* }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests_on {
+    ($module:ident $site:ident $has:ident $reason:literal $($(#[$attribute:meta])* $test:ident)*) => {
+        #[allow(unused_attributes, reason = "a test may be ignored for two reasons")]
+        mod $module {
             $(
                 #[test]
-                #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+                #[cfg_attr(not($has), ignore = $reason)]
+                $(#[$attribute])*
                 fn $test() {
-                    $crate::run(async { super::$test($crate::Site::redis()).await });
-                }
-            )*
-        }
-        mod on_valkey {
-            $(
-                #[test]
-                #[cfg_attr(not(has_valkey_server), ignore = "valkey-server is not installed")]
-                fn $test() {
-                    $crate::run(async { super::$test($crate::Site::valkey()).await });
-                }
-            )*
-        }
-        mod in_the_old_protocol {
-            $(
-                #[test]
-                #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
-                fn $test() {
-                    $crate::run(async { super::$test($crate::Site::old()).await });
+                    $crate::run(async { super::$test($crate::Site::$site()).await });
                 }
             )*
         }

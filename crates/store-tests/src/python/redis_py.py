@@ -4,7 +4,8 @@ import sys
 import redis
 from redis.exceptions import LockError
 
-client = redis.Redis(port=int(sys.argv[1]))
+# Protocol 2, which every server knows.
+client = redis.Redis(port=int(sys.argv[1]), protocol=2)
 locks = {}
 
 
