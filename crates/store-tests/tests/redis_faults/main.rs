@@ -3,5 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod data;
+mod fake;
+mod garbage;
 mod network;
+mod refusals;
+mod rights;
 mod setting;

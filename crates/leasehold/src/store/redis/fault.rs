@@ -7,6 +7,9 @@ use crate::error::{Error, ErrorKind};
 /// The longest text of a server that is repeated.
 const MAX_TEXT: usize = 200;
 
+/// What stands before the words that a server repeats.
+const ARGUMENTS: &str = ", with args";
+
 /// Whether a request changes something if it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -20,7 +23,7 @@ pub(super) enum Effect {
 /// Everything else leaves open whether the request was applied.
 pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice).with_source(error),
+        Some((kind, advice)) => told(kind, error, advice),
         None => uncertain(&error, effect).with_source(error),
     }
 }
@@ -28,7 +31,7 @@ pub(super) fn of(error: RedisError, effect: Effect) -> Error {
 /// What the failure to connect comes to.
 pub(super) fn connecting(error: RedisError) -> Error {
     let failed = match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice),
+        Some((kind, advice)) => return told(kind, error, advice),
         None if error.kind() == redis::ErrorKind::AuthenticationFailed => Error::new(
             ErrorKind::Rejected,
             "the server refused the user name or the password: check both, and that the user may connect",
@@ -36,6 +39,7 @@ pub(super) fn connecting(error: RedisError) -> Error {
         None if error.kind() == redis::ErrorKind::InvalidClientConfig => {
             Error::new(ErrorKind::InvalidConfig, format!("cannot connect that way: {error}"))
         }
+        None if error.kind() == redis::ErrorKind::Parse => unexpected(Effect::Look),
         None => Error::new(ErrorKind::Unavailable, "cannot connect to the server"),
     };
     failed.with_source(error)
@@ -85,6 +89,10 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("MASTERDOWN") || is("CLUSTERDOWN") || is("TRYAGAIN") || is("UNKILLABLE") => {
             (Unavailable, "try again soon")
         }
+        _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => {
+            (Rejected, "it is one of a cluster: name a server that keeps all keys by itself")
+        }
+        _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")
         }
@@ -92,8 +100,12 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     })
 }
 
-fn with_text(kind: ErrorKind, error: &RedisError, advice: &str) -> Error {
+/// An error in the server's own words.
+fn told(kind: ErrorKind, error: RedisError, advice: &str) -> Error {
     let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let text: String = text.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
-    Error::new(kind, format!("the server said \"{text}\": {advice}"))
+    // It repeats what came with a command that it does not know: an owner token, or a password.
+    let (known, secret) = text.split_once(ARGUMENTS).map_or((&*text, None), |(known, rest)| (known, Some(rest)));
+    let short: String = known.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
+    let told = Error::new(kind, format!("the server said \"{short}\": {advice}"));
+    if secret.is_some() { told } else { told.with_source(error) }
 }

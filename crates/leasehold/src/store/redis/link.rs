@@ -255,16 +255,18 @@ impl Wire {
         let [tracking, by_text, by_hash, time, commands] =
             <[Value; 5]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
         for answer in [by_text, by_hash] {
-            if let Value::ServerError(error) = answer {
-                let error = RedisError::from(error);
-                let may_not = error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm);
-                return Err(if may_not {
-                    Error::new(ErrorKind::Rejected, "this user may not run scripts: add +eval +evalsha to its rights")
-                        .with_source(error)
-                } else {
-                    fault::connecting(error)
-                });
-            }
+            let error = match answer {
+                Value::Int(1) => continue,
+                Value::ServerError(error) => RedisError::from(error),
+                _ => return Err(fault::unexpected(Effect::Look)),
+            };
+            let may_not = error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm);
+            return Err(if may_not {
+                Error::new(ErrorKind::Rejected, "this user may not run scripts: add +eval +evalsha to its rights")
+                    .with_source(error)
+            } else {
+                fault::connecting(error)
+            });
         }
         let is_known = |at: usize| match &commands {
             Value::Array(commands) => matches!(commands.get(at), Some(Value::Array(info)) if !info.is_empty()),
@@ -392,7 +394,10 @@ fn speaks_only_the_old_protocol(error: &RedisError) -> bool {
     match error.kind() {
         redis::ErrorKind::RESP3NotSupported => true,
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        _ => error.code() == Some("NOPROTO"),
+        _ => {
+            let is_unknown = || error.detail().is_some_and(|text| text.starts_with("unknown command"));
+            error.code() == Some("NOPROTO") || is_unknown()
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return { 0 }
 end
-redis.call('HSET', KEYS[2], 'owner', ARGV[1], 'renewed', ARGV[3])
+-- A full server refuses these, and still prolongs a lease.
+redis.pcall('HSET', KEYS[2], 'owner', ARGV[1], 'renewed', ARGV[3])
 if ARGV[4] ~= '' then
-    redis.call('HSET', KEYS[2], 'holder', ARGV[4])
+    redis.pcall('HSET', KEYS[2], 'holder', ARGV[4])
 end
 local fence = present_fence(KEYS[2], ARGV[5])
 keep(KEYS[2], ARGV[5])
