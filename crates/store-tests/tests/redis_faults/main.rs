@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+mod addresses;
+mod clock;
 mod data;
 mod fake;
 mod garbage;

@@ -1,5 +1,9 @@
 //! What an error of the server or of the connection means for a lease.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use redis::{RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
@@ -40,9 +44,29 @@ pub(super) fn connecting(error: RedisError) -> Error {
             Error::new(ErrorKind::InvalidConfig, format!("cannot connect that way: {error}"))
         }
         None if error.kind() == redis::ErrorKind::Parse => unexpected(Effect::Look),
-        None => Error::new(ErrorKind::Unavailable, "cannot connect to the server"),
+        None => unreached(&error),
     };
     failed.with_source(error)
+}
+
+/// Why nothing of the server was reached.
+fn unreached(error: &RedisError) -> Error {
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    let encryption = source.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match (encryption, source) {
+        (Some(rustls::Error::InvalidCertificate(why)), _) => Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the server's certificate is not trusted ({why}): name its authority by ca_file, and the server by a name that the certificate is for"
+            ),
+        ),
+        (Some(_), _) => {
+            Error::new(ErrorKind::Unavailable, "the server speaks no encryption that we know: does it expect redis:?")
+        }
+        (None, Some(source)) => Error::new(ErrorKind::Unavailable, format!("cannot connect to the server: {source}")),
+        (None, None) => Error::new(ErrorKind::Unavailable, "cannot connect to the server"),
+    }
 }
 
 /// An answer that no server of ours gives.
