@@ -7,6 +7,8 @@ use percent_encoding::percent_decode_str;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, TlsCertificates,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::link::Place;
 use super::sentinel::Sentinels;
@@ -196,8 +198,12 @@ impl Address {
         };
         let root_cert = std::fs::read(path)
             .map_err(|error| invalid(format!("cannot read {}: {error}", path.display())).with_source(error))?;
+        let none = || invalid(format!("{} holds no certificates in PEM", path.display()));
+        if CertificateDer::pem_slice_iter(&root_cert).next().is_none() {
+            return Err(none());
+        }
         let client = Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(root_cert) })
-            .map_err(|error| invalid(format!("{} holds no certificates", path.display())).with_source(error))?;
+            .map_err(|error| none().with_source(error))?;
         Ok(client.get_connection_info().clone())
     }
 }

@@ -1,11 +1,18 @@
 //! What an error of the server or of the connection means for a lease.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use redis::{RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
 /// The longest text of a server that is repeated.
 const MAX_TEXT: usize = 200;
+
+/// What stands before the words that a server repeats.
+const ARGUMENTS: &str = ", with args";
 
 /// Whether a request changes something if it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +27,7 @@ pub(super) enum Effect {
 /// Everything else leaves open whether the request was applied.
 pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice).with_source(error),
+        Some((kind, advice)) => told(kind, error, advice),
         None => uncertain(&error, effect).with_source(error),
     }
 }
@@ -28,7 +35,7 @@ pub(super) fn of(error: RedisError, effect: Effect) -> Error {
 /// What the failure to connect to a server comes to.
 pub(super) fn connecting(error: RedisError, server: &str) -> Error {
     let failed = match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice),
+        Some((kind, advice)) => return told(kind, error, advice),
         None if error.kind() == redis::ErrorKind::AuthenticationFailed => Error::new(
             ErrorKind::Rejected,
             "the server refused the user name or the password: check both, and that the user may connect",
@@ -36,9 +43,32 @@ pub(super) fn connecting(error: RedisError, server: &str) -> Error {
         None if error.kind() == redis::ErrorKind::InvalidClientConfig => {
             Error::new(ErrorKind::InvalidConfig, format!("cannot connect to {server} that way: {error}"))
         }
-        None => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}")),
+        None if error.kind() == redis::ErrorKind::Parse => unexpected(Effect::Look),
+        None => unreached(&error, server),
     };
     failed.with_source(error)
+}
+
+/// Why nothing of the server was reached.
+fn unreached(error: &RedisError, server: &str) -> Error {
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    let encryption = source.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match (encryption, source) {
+        (Some(rustls::Error::InvalidCertificate(why)), _) => Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the certificate of {server} is not trusted ({why}): name its authority by ca_file, and the server by a \
+                 name that the certificate is for"
+            ),
+        ),
+        (Some(_), _) => Error::new(
+            ErrorKind::Unavailable,
+            format!("{server} speaks no encryption that we know: does it expect redis:?"),
+        ),
+        (None, Some(source)) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}: {source}")),
+        (None, None) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}")),
+    }
 }
 
 /// An answer that no server of ours gives.
@@ -85,6 +115,10 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("MASTERDOWN") || is("CLUSTERDOWN") || is("TRYAGAIN") || is("UNKILLABLE") => {
             (Unavailable, "try again soon")
         }
+        _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => {
+            (Rejected, "it is one of a cluster: name a server that keeps all keys by itself")
+        }
+        _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")
         }
@@ -92,8 +126,12 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     })
 }
 
-fn with_text(kind: ErrorKind, error: &RedisError, advice: &str) -> Error {
+/// An error in the server's own words.
+fn told(kind: ErrorKind, error: RedisError, advice: &str) -> Error {
     let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let text: String = text.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
-    Error::new(kind, format!("the server said \"{text}\": {advice}"))
+    // It repeats what came with a command that it does not know: an owner token, or a password.
+    let (known, secret) = text.split_once(ARGUMENTS).map_or((&*text, None), |(known, rest)| (known, Some(rest)));
+    let short: String = known.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
+    let told = Error::new(kind, format!("the server said \"{short}\": {advice}"));
+    if secret.is_some() { told } else { told.with_source(error) }
 }

@@ -78,12 +78,12 @@ impl Wire {
             Ok(())
         });
         let connected = client(ProtocolVersion::RESP3)?.get_multiplexed_async_connection_with_config(&pushed).await;
-        let connection = match connected {
+        let (connection, has_pushes) = match connected {
             // A proxy that knows only the old protocol, or a user without the right to choose.
             Err(error) if speaks_only_the_old_protocol(&error) => {
-                client(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&config).await
+                (client(ProtocolVersion::RESP2)?.get_multiplexed_async_connection_with_config(&config).await, false)
             }
-            connected => connected,
+            connected => (connected, true),
         };
         let mut wire = Self {
             connection: connection.map_err(failed)?,
@@ -92,6 +92,8 @@ impl Wire {
             facts: Facts { tells: false, dates: false, is_replica: false, removal: Removal::Script },
         };
         wire.facts = wire.find_out(name).await?;
+        // The old protocol accepts the wish to be told, and tells nothing.
+        wire.facts.tells &= has_pushes;
         Ok(wire)
     }
 
@@ -110,16 +112,18 @@ impl Wire {
         let [tracking, by_text, by_hash, time, commands, role] =
             <[Value; 6]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
         for answer in [by_text, by_hash] {
-            if let Value::ServerError(error) = answer {
-                let error = RedisError::from(error);
-                let may_not = error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm);
-                return Err(if may_not {
-                    Error::new(ErrorKind::Rejected, "this user may not run scripts: add +eval +evalsha to its rights")
-                        .with_source(error)
-                } else {
-                    fault::connecting(error, name)
-                });
-            }
+            let error = match answer {
+                Value::Int(1) => continue,
+                Value::ServerError(error) => RedisError::from(error),
+                _ => return Err(fault::unexpected(Effect::Look)),
+            };
+            let may_not = error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm);
+            return Err(if may_not {
+                Error::new(ErrorKind::Rejected, "this user may not run scripts: add +eval +evalsha to its rights")
+                    .with_source(error)
+            } else {
+                fault::connecting(error, name)
+            });
         }
         let item = |answer: &Value, at: usize| match answer {
             Value::Array(items) => items.get(at).cloned().unwrap_or(Value::Nil),
@@ -209,7 +213,8 @@ fn speaks_only_the_old_protocol(error: &RedisError) -> bool {
     match error.kind() {
         redis::ErrorKind::RESP3NotSupported => true,
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => true,
-        _ => error.code() == Some("NOPROTO"),
+        _ if error.code() == Some("NOPROTO") => true,
+        _ => error.detail().is_some_and(|text| text.to_ascii_lowercase().starts_with("unknown command")),
     }
 }
 
