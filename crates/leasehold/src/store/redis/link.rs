@@ -101,7 +101,8 @@ impl Link {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
-        let connecting = tokio::time::timeout(CONNECT_LIMIT, self.connect());
+        // Boxed: it is a large future of the client library in that of every request, and too deep for callers to nest.
+        let connecting = tokio::time::timeout(CONNECT_LIMIT, Box::pin(self.connect()));
         let wire = connecting.await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Unavailable, format!("{} did not answer within {CONNECT_LIMIT:?}", self.name())))
         });

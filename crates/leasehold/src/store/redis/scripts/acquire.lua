@@ -7,8 +7,8 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
         redis.call('DEL', KEYS[1])
         return type(fence) == 'table' and fence or redis.error_reply(fence)
     end
-    -- As in prolong.
-    redis.call('EXISTS', KEYS[1])
+    -- As in prolong. No error may follow the grant.
+    redis.pcall('PTTL', KEYS[1])
     return fence
 end
 if redis.call('GET', KEYS[1]) == ARGV[1] then

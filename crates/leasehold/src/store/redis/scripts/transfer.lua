@@ -17,6 +17,6 @@ if holder == '' then
 end
 local fence = note(KEYS[2], ARGV[3], holder, ARGV[5])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
--- As in prolong.
-redis.call('EXISTS', KEYS[1])
+-- As in prolong. No error may follow the grant.
+redis.pcall('PTTL', KEYS[1])
 return fence
