@@ -36,8 +36,8 @@ use self::watches::{Ear, Watches};
 use crate::clock::wall_now;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
-    Attempt, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope, Store,
-    Waiting, Wake,
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
+    Scope, Store, Waiting, Wake,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -90,20 +90,26 @@ impl RedisStore {
         Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
     }
 
-    pub(crate) async fn connect_to(address: Address) -> Result<Self> {
-        let watches = Arc::default();
-        let open = async || -> Result<Servers> {
-            Ok(match address.route()? {
-                Route::One(place) => Servers::One(Link::to(*place, &watches)),
-                Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, &watches).await?)),
-            })
-        };
-        let servers = open().await.map_err(while_connecting)?;
-        let mut store = Self::over(servers, Arc::clone(&watches)).await?;
-        if let Some(count) = address.wait_replicas {
-            store.grants = Some((Arc::new(open().await.map_err(while_connecting)?), count));
-        }
-        Ok(store)
+    // Boxed, here and below: what is awaited within goes deeper than a compiler likes to look in one go.
+    pub(crate) fn connect_to(address: Address) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let watches = Arc::default();
+            let mut store =
+                Self::over(Self::servers(&address, &watches).await.map_err(while_connecting)?, Arc::clone(&watches))
+                    .await?;
+            if let Some(count) = address.wait_replicas {
+                let grants = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+                store.grants = Some((Arc::new(grants), count));
+            }
+            Ok(store)
+        })
+    }
+
+    async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
+        Ok(match address.route()? {
+            Route::One(place) => Servers::One(Link::to(*place, watches)),
+            Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, watches).await?)),
+        })
     }
 
     /// Connects as `client` would, on a connection of its own.
@@ -122,14 +128,16 @@ impl RedisStore {
         Self::over(servers, watches).await
     }
 
-    async fn over(servers: Servers, watches: Arc<Watches>) -> Result<Self> {
-        let mut waiting = Waiting::Hint;
-        for link in servers.all().await.map_err(while_connecting)? {
-            if !link.wire().await.map_err(while_connecting)?.facts.tells {
-                waiting = Waiting::Poll;
+    fn over(servers: Servers, watches: Arc<Watches>) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let mut waiting = Waiting::Hint;
+            for link in servers.all().await.map_err(while_connecting)? {
+                if !link.wire().await.map_err(while_connecting)?.facts.tells {
+                    waiting = Waiting::Poll;
+                }
             }
-        }
-        Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+        })
     }
 
     /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.

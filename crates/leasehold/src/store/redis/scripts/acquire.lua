@@ -8,7 +8,7 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
         return type(fence) == 'table' and fence or redis.error_reply(fence)
     end
     -- As in prolong.
-    redis.call('EXISTS', KEYS[1])
+    redis.call('PTTL', KEYS[1])
     return fence
 end
 if redis.call('GET', KEYS[1]) == ARGV[1] then

@@ -18,5 +18,5 @@ end
 local fence = note(KEYS[2], ARGV[3], holder, ARGV[5])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 -- As in prolong.
-redis.call('EXISTS', KEYS[1])
+redis.call('PTTL', KEYS[1])
 return fence
