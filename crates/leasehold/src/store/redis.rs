@@ -6,10 +6,10 @@
 //! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
 //! lasts for 30 days at least.
 //!
-//! A lease ends by the server's wall clock. Fencing tokens grow as long as the server keeps its data; a counter that is
-//! lost starts anew above all tokens given, unless the server's clock went back. A server that was restarted without
-//! its data, or a replica that took over before it knew of a lease, grants the key again while its holder still works:
-//! only the resource can refuse that holder, by its token.
+//! A lease ends by the server's wall clock. Fencing tokens count up and are never below the server's time in
+//! microseconds, so they go on to grow over a restart without data and over a failover, unless the clock goes back. A
+//! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
+//! again while its holder still works: only the resource can refuse that holder, by its token.
 //!
 //! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
