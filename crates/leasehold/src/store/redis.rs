@@ -6,10 +6,10 @@
 //! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
 //! lasts for 30 days at least.
 //!
-//! A lease ends by the server's wall clock. Fencing tokens grow as long as the server keeps its data; a counter that is
-//! lost starts anew above all tokens given, unless the server's clock went back. A server that was restarted without
-//! its data, or a replica that took over before it knew of a lease, grants the key again while its holder still works:
-//! only the resource can refuse that holder, by its token.
+//! A lease ends by the server's wall clock. Fencing tokens count up and are never below the server's time in
+//! microseconds, so they go on to grow over a restart without data and over a failover, unless the clock goes back. A
+//! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
+//! again while its holder still works: only the resource can refuse that holder, by its token.
 //!
 //! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
@@ -36,8 +36,8 @@ use self::watches::{Ear, Watches};
 use crate::clock::wall_now;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
-    Attempt, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope, Store,
-    Waiting, Wake,
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
+    Scope, Store, Waiting, Wake,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -78,9 +78,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL of another form,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached or does not answer
-    /// within 5 s, [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) if it refuses the user or does not let it run
+    /// [`ErrorKind::InvalidConfig`] for a URL of another form,
+    /// [`ErrorKind::Unavailable`] if the server cannot be reached or does not answer
+    /// within 5 s, [`ErrorKind::Rejected`] if it refuses the user or does not let it run
     /// scripts.
     ///
     /// # Cancel safety
@@ -90,20 +90,26 @@ impl RedisStore {
         Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
     }
 
-    pub(crate) async fn connect_to(address: Address) -> Result<Self> {
-        let watches = Arc::default();
-        let open = async || -> Result<Servers> {
-            Ok(match address.route()? {
-                Route::One(place) => Servers::One(Link::to(*place, &watches)),
-                Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, &watches).await?)),
-            })
-        };
-        let servers = open().await.map_err(while_connecting)?;
-        let mut store = Self::over(servers, Arc::clone(&watches)).await?;
-        if let Some(count) = address.wait_replicas {
-            store.grants = Some((Arc::new(open().await.map_err(while_connecting)?), count));
-        }
-        Ok(store)
+    // Boxed, here and below: what is awaited within goes deeper than a compiler likes to look in one go.
+    pub(crate) fn connect_to(address: Address) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let watches = Arc::default();
+            let mut store =
+                Self::over(Self::servers(&address, &watches).await.map_err(while_connecting)?, Arc::clone(&watches))
+                    .await?;
+            if let Some(count) = address.wait_replicas {
+                let grants = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+                store.grants = Some((Arc::new(grants), count));
+            }
+            Ok(store)
+        })
+    }
+
+    async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
+        Ok(match address.route()? {
+            Route::One(place) => Servers::One(Link::to(*place, watches)),
+            Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, watches).await?)),
+        })
     }
 
     /// Connects as `client` would, on a connection of its own.
@@ -122,14 +128,16 @@ impl RedisStore {
         Self::over(servers, watches).await
     }
 
-    async fn over(servers: Servers, watches: Arc<Watches>) -> Result<Self> {
-        let mut waiting = Waiting::Hint;
-        for link in servers.all().await.map_err(while_connecting)? {
-            if !link.wire().await.map_err(while_connecting)?.facts.tells {
-                waiting = Waiting::Poll;
+    fn over(servers: Servers, watches: Arc<Watches>) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let mut waiting = Waiting::Hint;
+            for link in servers.all().await.map_err(while_connecting)? {
+                if !link.wire().await.map_err(while_connecting)?.facts.tells {
+                    waiting = Waiting::Poll;
+                }
             }
-        }
-        Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+        })
     }
 
     /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.

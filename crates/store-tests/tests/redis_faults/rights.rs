@@ -202,7 +202,7 @@ async fn without_the_time_tokens_count_and_are_kept_for_good() {
     assert_eq!(bench.direct.number("PTTL leasehold:k:fence{leasehold:k}"), -1);
     let dated = bench.locks(&[NEEDED, &["+time"]].concat()).await.unwrap();
     let guard = dated.lock("k").try_acquire().await.unwrap().unwrap();
-    assert_eq!(fence(&guard).get(), 4);
+    assert!(fence(&guard).get() > 1_000_000_000_000_000, "{guard:?}");
 }
 
 #[tokio::test]

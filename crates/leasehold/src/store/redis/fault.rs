@@ -118,9 +118,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("MASTERDOWN") || is("CLUSTERDOWN") || is("TRYAGAIN") || is("UNKILLABLE") => {
             (Unavailable, "try again soon")
         }
-        _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => {
-            (Rejected, "it is one of a cluster: name a server that keeps all keys by itself")
-        }
+        _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => (Rejected, "it is one of a cluster: write redis+cluster:"),
         _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")

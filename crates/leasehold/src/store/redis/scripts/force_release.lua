@@ -7,5 +7,6 @@ end
 local companion = redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence')
 local left = redis.call('PTTL', KEYS[1])
 local fence = next_fence(KEYS[2], ARGV[1])
+redis.call('HSET', KEYS[2], 'fence', text(fence))
 redis.call('DEL', KEYS[1])
 return { held, left, companion, fence }
