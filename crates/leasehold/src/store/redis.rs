@@ -28,7 +28,7 @@ use self::address::Route;
 use self::cluster::Cluster;
 use self::fault::Effect;
 use self::link::{Link, Place, Replicas, Request};
-use self::script::Argument::{Bytes, Dated, Number};
+use self::script::Argument::{Bytes, Number};
 use self::script::Call;
 use self::servers::Servers;
 use self::side::companion;
@@ -186,7 +186,7 @@ impl Store for RedisStore {
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
-        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder), Dated];
+        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
         let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
@@ -225,7 +225,6 @@ impl Store for RedisStore {
             Number(millis(claim.ttl)),
             Bytes(&held),
             Bytes(&holder),
-            Dated,
             Bytes(from.as_bytes()),
         ];
         let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
@@ -238,8 +237,8 @@ impl Store for RedisStore {
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let companion = companion(key.as_stored());
         let call: &[_] = match expected {
-            Some(owner) => &[Dated, Bytes(owner.as_bytes())],
-            None => &[Dated],
+            Some(owner) => &[Bytes(owner.as_bytes())],
+            None => &[],
         };
         let keys = [key.as_stored(), &*companion];
         let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
@@ -284,7 +283,7 @@ impl RedisStore {
             .zip(&notes)
             .map(|(claim, note)| {
                 let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
-                [owner, ttl, Number(now()), Bytes(note), Dated]
+                [owner, ttl, Number(now()), Bytes(note)]
             })
             .collect();
         let calls: Vec<_> = keys.iter().zip(&arguments).map(|(keys, call)| script::EXTEND.on(keys, call)).collect();

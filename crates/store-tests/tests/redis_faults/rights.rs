@@ -30,7 +30,8 @@ const NEEDED: &[&str] = &[
     "+hincrby",
     "+scan",
 ];
-const OPTIONAL: &[&str] = &["+client|tracking", "+time", "+role", "+command|info", "+info", "+config|get"];
+const OPTIONAL: &[&str] =
+    &["+client|tracking", "+pexpiretime", "+time", "+role", "+command|info", "+info", "+config|get"];
 
 struct Bench {
     server: Server,

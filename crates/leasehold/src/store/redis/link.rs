@@ -168,9 +168,9 @@ impl Link {
 
     async fn run(self: &Arc<Self>, call: &Call<'_>) -> Answer {
         let wire = self.wire().await?;
-        Ok(match wire.ask(&call.by_hash(wire.facts)).await {
+        Ok(match wire.ask(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-                wire.ask(&call.by_text(wire.facts)).await
+                wire.ask(&call.by_text()).await
             }
             answer => answer,
         })
@@ -180,7 +180,7 @@ impl Link {
     async fn run_between(self: &Arc<Self>, before: Option<Cmd>, call: &Call<'_>, after: Option<Cmd>) -> Answer {
         let wire = self.wire().await?;
         let at = usize::from(before.is_some());
-        for command in [call.by_hash(wire.facts), call.by_text(wire.facts)] {
+        for command in [call.by_hash(), call.by_text()] {
             let commands = before.iter().cloned().chain([command]).chain(after.clone());
             let mut answers = match wire.ask_all(&in_one(commands)).await {
                 Ok(answers) => answers,
@@ -202,11 +202,11 @@ impl Link {
     /// Runs scripts at once; one answer for each, errors of the server among them.
     pub(super) async fn run_all(self: &Arc<Self>, calls: &[Call<'_>]) -> Answer<Vec<Value>> {
         let wire = self.wire().await?;
-        let mut answers = wire.ask_all(&in_one(calls.iter().map(|call| call.by_hash(wire.facts)))).await;
+        let mut answers = wire.ask_all(&in_one(calls.iter().map(|call| call.by_hash()))).await;
         if let Ok(answers) = &mut answers {
             let unknown: Vec<_> = (0..calls.len().min(answers.len())).filter(|at| is_unknown(&answers[*at])).collect();
             if !unknown.is_empty() {
-                match wire.ask_all(&in_one(unknown.iter().map(|at| calls[*at].by_text(wire.facts)))).await {
+                match wire.ask_all(&in_one(unknown.iter().map(|at| calls[*at].by_text()))).await {
                     Ok(again) => unknown.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer),
                     Err(error) => return Ok(Err(error)),
                 }

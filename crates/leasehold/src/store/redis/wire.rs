@@ -37,8 +37,6 @@ pub(super) struct Wire {
 pub(super) struct Facts {
     /// It tells of changes.
     pub(super) tells: bool,
-    /// It tells scripts the time.
-    pub(super) dates: bool,
     /// It grants nothing. Where we may not ask, the first request that changes something tells.
     pub(super) is_replica: bool,
     pub(super) removal: Removal,
@@ -89,7 +87,7 @@ impl Wire {
             connection: connection.map_err(failed)?,
             ended,
             silent_since: AtomicU64::new(0),
-            facts: Facts { tells: false, dates: false, is_replica: false, removal: Removal::Script },
+            facts: Facts { tells: false, is_replica: false, removal: Removal::Script },
         };
         wire.facts = wire.find_out(name).await?;
         // The old protocol accepts the wish to be told, and tells nothing.
@@ -105,12 +103,11 @@ impl Wire {
         questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP");
         questions.cmd("EVAL").arg("return 1").arg(0);
         questions.cmd("EVALSHA").arg(probe.get_hash()).arg(0);
-        questions.cmd("EVAL").arg("return redis.call('TIME')").arg(0);
         questions.cmd("COMMAND").arg("INFO").arg("DELIFEQ").arg("DELEX");
         questions.cmd("ROLE");
         let answers = self.ask_all(&questions).await.map_err(|error| fault::connecting(error, name))?;
-        let [tracking, by_text, by_hash, time, commands, role] =
-            <[Value; 6]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
+        let [tracking, by_text, by_hash, commands, role] =
+            <[Value; 5]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
         for answer in [by_text, by_hash] {
             let error = match answer {
                 Value::Int(1) => continue,
@@ -132,7 +129,6 @@ impl Wire {
         let is_known = |at| matches!(item(&commands, at), Value::Array(info) if !info.is_empty());
         Ok(Facts {
             tells: matches!(tracking, Value::Okay),
-            dates: matches!(time, Value::Array(_)),
             is_replica: redis::from_redis_value::<String>(item(&role, 0)).is_ok_and(|role| role != "master"),
             removal: match (is_known(0), is_known(1)) {
                 (true, _) => Removal::Delifeq,
