@@ -9,7 +9,8 @@ use leasehold::testkit::Server;
 use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken, Renew};
 use store_tests::{redis, valkey};
 
-use crate::setting::{Direct, LONG, fence, soon};
+use crate::refusals::is_told;
+use crate::setting::{Direct, LONG, SHORT, fence, soon};
 
 /// As the documentation of the store lists them.
 const RULES: &str = include_str!("../../../../docs/stores.md");
@@ -221,4 +222,25 @@ async fn another_database_takes_the_right_to_choose_it() {
     assert_eq!(bench.direct.number("EXISTS leasehold:k"), 0);
     bench.direct.ask("SELECT 3");
     assert_eq!(bench.direct.number("EXISTS leasehold:k"), 1);
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_user_that_is_removed_while_it_holds_is_told_and_what_it_holds_ends() {
+    let mut bench = Bench::new(redis().start().unwrap());
+    let store = bench.store(&[NEEDED, OPTIONAL].concat()).await.unwrap();
+    let locks = LockManager::builder(store).ttl(SHORT).build().unwrap();
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    // Its connections end with it.
+    bench.direct.ask("ACL DELUSER user1");
+    let error = soon("an answer", locks.lock("other").try_acquire()).await.unwrap_err();
+    let error = if error.kind() == ErrorKind::Rejected {
+        error
+    } else {
+        // The end of the connection was noticed by this very request.
+        soon("an answer", locks.lock("other").try_acquire()).await.unwrap_err()
+    };
+    is_told(&error, ErrorKind::Rejected, &["failed to acquire", "check the user name"]);
+    // Renewals fail, and are tried again until the lease is over.
+    assert_eq!(soon("the loss", guard.lost()).await, LostReason::Expired);
 }
