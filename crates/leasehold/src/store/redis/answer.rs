@@ -18,18 +18,42 @@ pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Opt
     }
 }
 
+/// The answer of a script, and the number of replicas that know what it did.
+pub(super) fn with_replicas(answer: Value) -> Result<(Value, u64)> {
+    let unexpected = || fault::unexpected(Effect::Change);
+    let Value::Array(mut answers) = answer else { return Err(unexpected()) };
+    let known = match answers.pop() {
+        // The server's word on it: this user may not wait, or nobody may here. Nobody is known to know.
+        Some(Value::ServerError(_)) => 0,
+        Some(known) => number(&known).and_then(|known| u64::try_from(known).ok()).ok_or_else(unexpected)?,
+        None => return Err(unexpected()),
+    };
+    Ok((answers.pop().ok_or_else(unexpected)?, known))
+}
+
+/// Whether the answer to a claim says that it holds.
+pub(super) fn is_grant(answer: &Value) -> bool {
+    !matches!(items(answer), Some([Value::Int(0), ..]))
+}
+
 /// A grant, or the word that this owner does not hold the key.
 pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
     let unexpected = || fault::unexpected(Effect::Change);
-    match items(answer) {
-        Some([Value::Int(0)]) => Ok(None),
-        Some([Value::Int(1), stands, fence]) => {
-            let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(Duration::MAX);
-            let fence = number(fence).and_then(|fence| u64::try_from(fence).ok()).ok_or_else(unexpected)?;
-            // A lease without an end is one that nobody shortened; no more than what was asked for is relied upon.
-            Ok(Some(Grant::new(stands.max(ttl).min(MAX_VALIDITY)).fencing(FencingToken::new(fence))))
-        }
-        _ => Err(unexpected()),
+    let fence = |fence| number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
+    match answer {
+        Value::Int(_) => Ok(Some(Grant::new(ttl).fencing(fence(answer).ok_or_else(unexpected)?))),
+        _ => match items(answer) {
+            Some([Value::Int(0)]) => Ok(None),
+            Some([Value::Int(1), stands, token]) => {
+                // A lease without an end is one that nobody shortened.
+                let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(MAX_VALIDITY);
+                let mut grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
+                // 0: a server out of memory could not start a counter that was lost.
+                grant.fencing = Some(fence(token).ok_or_else(unexpected)?).filter(|token| token.get() > 0);
+                Ok(Some(grant))
+            }
+            _ => Err(unexpected()),
+        },
     }
 }
 
@@ -76,10 +100,12 @@ fn described(held: &Value, left: &Value, companion: &Value) -> Option<Holder> {
         .ok()?;
     let mut holder = Holder::new(owner);
     holder.remaining = length(left)?;
-    let [known, since, renewed, note, fence] = items(companion)? else { return None };
-    if bytes(known).is_some_and(|known| known == held) {
+    let [known, renewed, note, fence] = items(companion)? else { return None };
+    let since = bytes(known).and_then(|known| note::since(known, held));
+    if let Some(since) = since {
         holder.since = time(since);
-        holder.renewed = time(renewed);
+        // Not that of an earlier holder.
+        holder.renewed = number(renewed).and_then(|millis| time(since.max(u64::try_from(millis).ok()?)));
         holder.info = note::read(bytes(note).unwrap_or_default());
         holder.fencing = number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
     }
@@ -117,7 +143,6 @@ fn length(value: &Value) -> Option<Option<Duration>> {
     }
 }
 
-fn time(value: &Value) -> Option<SystemTime> {
-    let millis = u64::try_from(number(value)?).ok()?;
+fn time(millis: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_millis(millis))
 }

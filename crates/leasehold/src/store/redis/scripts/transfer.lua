@@ -1,13 +1,22 @@
--- KEYS: key, companion. ARGV: owner, ttl, now, holder, dated, the owner it comes from.
--- Without a holder the old one stays. Answers {1, how long it stands, fencing token} or {0}.
-local held = redis.call('GET', KEYS[1])
-if held == ARGV[1] then
-    return { 1, prolong(KEYS[1], ARGV[2]), present_fence(KEYS[2], ARGV[5]) }
+-- KEYS: key, companion. ARGV: owner, ttl, held, holder, the owner it comes from.
+-- Without a holder the old one stays. Answers as acquire does, or {0} if neither owner holds the key.
+local from = redis.call('GET', KEYS[1])
+if from == ARGV[1] then
+    local fence = present_fence(KEYS[2])
+    return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
-if held ~= ARGV[6] then
+if from ~= ARGV[5] then
     return { 0 }
 end
-if ARGV[4] == '' and redis.call('HGET', KEYS[2], 'owner') == held then
-    ARGV[4] = redis.call('HGET', KEYS[2], 'holder') or ''
+local holder = ARGV[4]
+if holder == '' then
+    local before = redis.call('HMGET', KEYS[2], 'held', 'holder')
+    if before[1] and string.match(before[1], '^%d+ (.*)$') == from then
+        holder = before[2] or ''
+    end
 end
-return { 1, ARGV[2], grant(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]) }
+local fence = note(KEYS[2], ARGV[3], holder, server_time())
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+-- Read last, as in prolong.
+redis.call('PTTL', KEYS[1])
+return fence
