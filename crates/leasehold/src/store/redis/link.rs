@@ -240,7 +240,13 @@ impl Link {
         if let Ok(answers) = &mut answers {
             let unknown: Vec<_> = (0..calls.len().min(answers.len())).filter(|at| is_unknown(&answers[*at])).collect();
             if !unknown.is_empty() {
-                match wire.ask_all(&in_one(unknown.iter().map(|at| calls[*at].by_text()))).await {
+                match wire
+                    .ask_all(&in_one(unknown.iter().enumerate().map(|(turn, at)| {
+                        // The first one tells the server the script.
+                        if turn == 0 { calls[*at].by_text() } else { calls[*at].by_hash() }
+                    })))
+                    .await
+                {
                     Ok(again) => unknown.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer),
                     Err(error) => return Ok(Err(error)),
                 }
