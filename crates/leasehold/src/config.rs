@@ -3,11 +3,16 @@
 //! | URL | store |
 //! |---|---|
 //! | `sqlite:`, `sqlite:///path` | a local file, by default the one of `SqliteStore::default_path` |
+//! | `redis://[user:password@]host[:6379][/database]` | a Redis or Valkey server |
+//! | `rediss://..` | the same, encrypted; `ca_file=path` names the authorities to trust instead of the system's |
+//! | `redis+unix:///path` | the same by a socket, with the options `db` and `user` |
+//! | `redis+cluster://host,host` | a cluster, known by some of its servers; `rediss+cluster` encrypted |
+//! | `redis+sentinel://host,host/name[/database]` | the primary that sentinels know by this name, with the option `sentinel_password_file`; `rediss+sentinel` encrypted |
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!
 //! Every store takes the options `namespace`, `ttl`, `op_timeout` and `connect_timeout`, as in
-//! `sqlite:///run/app.db?ttl=1m&namespace=app`. Parts of a path and of an option are percent-encoded where they hold
+//! `sqlite:///run/app.db?ttl=1m&namespace=app`; those with a password also `password_file`. Parts of a path and of an option are percent-encoded where they hold
 //! `?`, `#`, `%` or `&`.
 //!
 //! [`Config`] gathers settings from several places; with the feature `config` also from TOML and everything else that
@@ -324,6 +329,8 @@ struct Options {
     ttl: Option<Duration>,
     op_timeout: Option<Duration>,
     connect_timeout: Option<Duration>,
+    /// Those that only some schemes take.
+    own: Vec<(&'static str, String)>,
 }
 
 /// Where a value was said, whatever its type.

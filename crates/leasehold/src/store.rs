@@ -24,6 +24,8 @@ pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level
 
 pub mod memory;
 pub mod noop;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -295,6 +297,11 @@ impl Loss {
     /// Why the lease is gone, if the flag was raised. One load.
     pub fn raised(&self) -> Option<LostReason> {
         reason_from_code(self.0.0.load(Ordering::Acquire))
+    }
+
+    /// Whether anybody beside this handle still looks at the flag; a store need not keep one that nobody does.
+    pub fn is_watched(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// Resolves once the flag is raised.

@@ -27,6 +27,8 @@ pub struct Resolved {
     pub op_timeout: Duration,
     /// How long opening the store may take; `None` = as long as the store lets it.
     pub connect_timeout: Option<Duration>,
+    /// For a URL that takes a password and may hold none.
+    password: Option<String>,
 }
 
 impl Resolved {
@@ -44,9 +46,9 @@ impl Resolved {
         let opening = async {
             let parts = Parts::parse(&self.store)?;
             let Some(limit) = self.connect_timeout else {
-                return parts.open().await;
+                return parts.open(self.password.clone()).await;
             };
-            tokio::time::timeout(limit, parts.open()).await.unwrap_or_else(|_| {
+            tokio::time::timeout(limit, parts.open(self.password.clone())).await.unwrap_or_else(|_| {
                 let message = format!("no answer within the connect_timeout of {limit:?}");
                 Err(Error::new(ErrorKind::Unavailable, message))
             })
@@ -84,7 +86,9 @@ impl Config {
             Some(said) => said.value("store", ErrorKind::InvalidConfig)?,
             None => return Err(no_store()),
         };
-        let options = Parts::parse(&store)?.options;
+        let parts = Parts::parse(&store)?;
+        let password = if parts.takes_password() { self.read_password()? } else { None };
+        let options = parts.options;
         let namespace = self.chosen(&self.namespace, options.namespace);
         let namespace = value(namespace, "namespace", ErrorKind::InvalidConfig)?;
         if let Some(namespace) = &namespace {
@@ -100,6 +104,7 @@ impl Config {
             wait: value(self.wait.clone(), "wait", ErrorKind::InvalidConfig)?.unwrap_or(Wait::Forever),
             op_timeout: value(op_timeout, "op_timeout", ErrorKind::InvalidConfig)?.unwrap_or(MAX_OPERATION_LIMIT),
             connect_timeout: value(connect_timeout, "connect_timeout", ErrorKind::InvalidConfig)?,
+            password,
             store,
         })
     }

@@ -8,7 +8,7 @@ async fn what_is_wrong_is_said_with_what_there_is() {
     for (url, says) in [
         ("", "no store is named: choose one of memory: noop:"),
         ("  \n", "no store is named"),
-        ("redis://u:hunter2@h", "unknown store \"redis\": choose one of"),
+        ("nats://u:hunter2@h", "unknown store \"nats\": choose one of"),
         ("memry:", "unknown store \"memry\", did you mean memory:?: choose one of"),
         ("Sqlit:///x", "did you mean sqlite:?"),
         ("/tmp/hunter2.db", "the store has no scheme: choose one of"),

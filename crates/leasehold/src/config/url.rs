@@ -4,25 +4,64 @@ use std::time::Duration;
 
 use url::form_urlencoded;
 
+#[cfg(feature = "redis")]
+use super::environment::read;
 use super::redact::{is_scheme, split_at_mark};
 use super::{Options, invalid, named, near, positive};
 use crate::error::Result;
 use crate::store::SharedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::noop::NoopStore;
+#[cfg(feature = "redis")]
+use crate::store::redis::{Address, RedisStore};
 #[cfg(feature = "sqlite")]
 use crate::store::sqlite::SqliteStore;
 use crate::types::check_namespace;
 
-/// Schemes, and the feature that each needs; a scheme without its feature is known but refused.
-const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
+/// A kind of URL.
+#[derive(Debug)]
+struct Scheme {
+    name: &'static str,
+    /// The feature that it needs; a scheme without its feature is known but refused.
+    feature: &'static str,
+    is_compiled: bool,
+    /// The options that it takes beside those that every one takes.
+    options: &'static [&'static str],
+}
 
+const SCHEMES: [Scheme; 10] = {
+    const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
+        Scheme { name, feature: "", is_compiled: true, options }
+    }
+    const fn redis(name: &'static str, options: &'static [&'static str]) -> Scheme {
+        Scheme { name, feature: "redis", is_compiled: cfg!(feature = "redis"), options }
+    }
+    [
+        scheme("memory", &[]),
+        scheme("noop", &[]),
+        Scheme { name: "sqlite", feature: "sqlite", is_compiled: cfg!(feature = "sqlite"), options: &[] },
+        redis("redis", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+unix", &["db", PASSWORD_FILE, "user", WAIT_REPLICAS]),
+        redis("redis+cluster", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+cluster", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
+    ]
+};
+
+/// The options of every scheme.
 const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
+
+/// Those that take a password take this option.
+const PASSWORD_FILE: &str = "password_file";
+const SENTINEL_PASSWORD_FILE: &str = "sentinel_password_file";
+const WAIT_REPLICAS: &str = "wait_replicas";
 
 /// A URL in its parts, checked as far as it can be without the store.
 #[derive(Debug)]
 pub(super) struct Parts<'a> {
-    scheme: String,
+    scheme: &'static Scheme,
     place: &'a str,
     pub(super) options: Options,
 }
@@ -40,32 +79,39 @@ impl<'a> Parts<'a> {
         let (scheme, place) = base.split_once(':').unwrap_or((base, ""));
         let is_url = base.contains(':') && is_scheme(scheme);
         let scheme = scheme.trim().to_ascii_lowercase();
-        match SCHEMES.iter().find(|(known, _)| *known == scheme) {
+        let scheme = match SCHEMES.iter().find(|known| known.name == scheme) {
             // The bare name of a store is enough; anything else without a colon may be a secret and is not repeated.
             None if !is_url => {
                 let path = if base.starts_with(['/', '.', '~']) { "; a file is sqlite:///path" } else { "" };
                 return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
             }
             None => {
-                let near = near(&scheme, &SCHEMES.map(|(name, _)| name));
+                let near = near(&scheme, &SCHEMES.map(|known| known.name));
                 let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
                 return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
             }
-            Some((_, false)) => {
+            Some(Scheme { is_compiled: false, feature, .. }) => {
                 return Err(invalid(format!(
-                    "store {scheme:?} is not compiled in: build with the feature {scheme:?}, or {}",
+                    "store {scheme:?} is not compiled in: build with the feature {feature:?}, or {}",
                     choices()
                 )));
             }
-            Some((_, true)) => {}
-        }
-        let options = parse_options(query.trim_start_matches('?'))?;
+            Some(known) => known,
+        };
+        let options = parse_options(scheme, query.trim_start_matches('?'))?;
         Ok(Self { scheme, place, options })
     }
 
-    /// Opens the store.
-    pub(super) async fn open(&self) -> Result<SharedStore> {
-        let (scheme, place) = (self.scheme.as_str(), self.place);
+    /// Whether somebody may have to say a password.
+    pub(super) fn takes_password(&self) -> bool {
+        self.scheme.options.contains(&PASSWORD_FILE)
+    }
+
+    /// Opens the store; the password is for a URL that holds none.
+    pub(super) async fn open(&self, password: Option<String>) -> Result<SharedStore> {
+        let (scheme, place) = (self.scheme.name, self.place);
+        #[cfg(not(feature = "redis"))]
+        drop(password);
         match scheme {
             "memory" => no_place(scheme, place).map(|()| MemoryStore::new().into()),
             "noop" => no_place(scheme, place).map(|()| NoopStore::new().into()),
@@ -74,6 +120,21 @@ impl<'a> Parts<'a> {
                 None => SqliteStore::open_default().await?.into(),
                 Some(path) => SqliteStore::open(path).await?.into(),
             }),
+            #[cfg(feature = "redis")]
+            _ if self.scheme.feature == "redis" => {
+                let mut address = Address::parse(&format!("{scheme}:{place}"))?;
+                for (name, value) in &self.options.own {
+                    address = match *name {
+                        "ca_file" => address.ca_file(value.as_ref()),
+                        "db" => address.database(value)?,
+                        "user" => address.user(value),
+                        WAIT_REPLICAS => address.wait_replicas(value)?,
+                        SENTINEL_PASSWORD_FILE => address.sentinel_password(read(value.as_ref())?),
+                        _ => address.or_password(Some(read(value.as_ref())?)),
+                    };
+                }
+                Ok(RedisStore::connect_to(address.or_password(password)).await?.into())
+            }
             _ => Err(invalid(format!("unknown store {scheme:?}: {}", choices()))),
         }
     }
@@ -125,7 +186,7 @@ pub(super) fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
     Ok(Some(OsString::from_vec(path).into()))
 }
 
-fn parse_options(query: &str) -> Result<Options> {
+fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
     let mut options = Options::default();
     let length = |name: &str, value: &str| -> Result<Duration> {
         positive(value).map_err(|error| invalid(format!("option {name:?}: {}", error.message())))
@@ -139,12 +200,21 @@ fn parse_options(query: &str) -> Result<Options> {
             "ttl" => options.ttl.replace(length(&name, &value)?).is_some(),
             "op_timeout" => options.op_timeout.replace(length(&name, &value)?).is_some(),
             "connect_timeout" => options.connect_timeout.replace(length(&name, &value)?).is_some(),
-            _ => {
-                let near = near(&name, &OPTIONS);
-                let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                let options = OPTIONS.join(", ");
-                return Err(invalid(format!("unknown option{}{meant}: there are {options}", named(&name, near))));
-            }
+            _ => match scheme.options.iter().find(|own| **own == name) {
+                Some(own) => {
+                    let is_repeated = options.own.iter().any(|(known, _)| known == own);
+                    options.own.push((own, value.into_owned()));
+                    is_repeated
+                }
+                None => {
+                    let mut known = [&OPTIONS, scheme.options].concat();
+                    known.sort_unstable();
+                    let near = near(&name, &known);
+                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    let known = known.join(", ");
+                    return Err(invalid(format!("unknown option{}{meant}: there are {known}", named(&name, near))));
+                }
+            },
         };
         if is_repeated {
             return Err(invalid(format!("option {name:?} is given twice: keep one")));
@@ -154,8 +224,8 @@ fn parse_options(query: &str) -> Result<Options> {
 }
 
 fn choices() -> String {
-    let schemes: Vec<_> =
-        SCHEMES.iter().filter(|(_, compiled)| *compiled).map(|(name, _)| format!("{name}:")).collect();
+    let compiled = SCHEMES.iter().filter(|scheme| scheme.is_compiled);
+    let schemes: Vec<_> = compiled.map(|scheme| format!("{}:", scheme.name)).collect();
     format!("choose one of {}", schemes.join(" "))
 }
 

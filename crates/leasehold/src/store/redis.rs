@@ -1,0 +1,320 @@
+//! Leases in Redis, Valkey and what speaks their protocol: between machines, in one round trip.
+//!
+//! Excludes everybody who uses the same server and database. The value of a lock's key is the plain owner token and its
+//! ttl is the server's, so a client that takes locks by `SET key token NX PX ttl` and this store exclude each other
+//! (with an empty namespace, or by the full name `namespace:key`). Beside each key stands a companion, a hash whose
+//! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
+//! lasts for 30 days at least.
+//!
+//! A lease ends by the server's wall clock. Fencing tokens count up and are never below the server's time in
+//! microseconds, so they go on to grow over a restart without data and over a failover, unless the clock goes back. A
+//! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
+//! again while its holder still works: only the resource can refuse that holder, by its token.
+//!
+//! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
+//! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
+//! Where the server tells nothing (protocol 2), waiters ask again and again. A connection that breaks is made anew by
+//! the next request.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use redis::{Client, Value};
+
+pub(crate) use self::address::Address;
+use self::address::Route;
+use self::cluster::Cluster;
+use self::fault::Effect;
+use self::link::{Link, Place, Replicas, Request};
+use self::script::Argument::{Bytes, Number};
+use self::script::Call;
+use self::servers::Servers;
+use self::side::companion;
+use self::watches::{Ear, Watches};
+use crate::clock::wall_now;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::store::{
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
+    Scope, Store, Waiting, Wake,
+};
+use crate::types::{Key, OwnerToken};
+
+mod address;
+mod answer;
+mod cluster;
+mod fault;
+mod link;
+mod note;
+mod script;
+mod sentinel;
+mod servers;
+mod side;
+mod survey;
+mod watches;
+mod wire;
+
+/// Requests that are sent at once; more of them wait for the answers to these.
+const BATCH: usize = 512;
+
+/// How long replicas may take to know of a grant, where the ttl asks for no less.
+const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
+
+/// A store that keeps leases in Redis or Valkey. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    servers: Arc<Servers>,
+    /// Connections for grants that replicas have to know of, and how many of them: waiting blocks a connection, and
+    /// renewals must not stand behind it.
+    grants: Option<(Arc<Servers>, u32)>,
+    watches: Arc<Watches>,
+    waiting: Waiting,
+}
+
+impl RedisStore {
+    /// Connects to the server that `url` names: `redis://user:password@host:6379/0`, `rediss://` with encryption, or
+    /// `redis+unix:///path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for a URL of another form,
+    /// [`ErrorKind::Unavailable`] if the server cannot be reached or does not answer
+    /// within 5 s, [`ErrorKind::Rejected`] if it refuses the user or does not let it run
+    /// scripts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing remains if the future is dropped.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
+    }
+
+    // Boxed, here and below: what is awaited within goes deeper than a compiler likes to look in one go.
+    pub(crate) fn connect_to(address: Address) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let watches = Arc::default();
+            let mut store =
+                Self::over(Self::servers(&address, &watches).await.map_err(while_connecting)?, Arc::clone(&watches))
+                    .await?;
+            if let Some(count) = address.wait_replicas {
+                let grants = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+                store.grants = Some((Arc::new(grants), count));
+            }
+            Ok(store)
+        })
+    }
+
+    async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
+        Ok(match address.route()? {
+            Route::One(place) => Servers::One(Link::to(*place, watches)),
+            Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, watches).await?)),
+        })
+    }
+
+    /// Connects as `client` would, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing remains if the future is dropped.
+    pub async fn from_client(client: &Client) -> Result<Self> {
+        let watches = Arc::default();
+        let place = Place::Server(client.get_connection_info().clone());
+        let servers = Servers::One(Link::to(place, &watches));
+        Self::over(servers, watches).await
+    }
+
+    fn over(servers: Servers, watches: Arc<Watches>) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let mut waiting = Waiting::Hint;
+            for link in servers.all().await.map_err(while_connecting)? {
+                if !link.wire().await.map_err(while_connecting)?.facts.tells {
+                    waiting = Waiting::Poll;
+                }
+            }
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+        })
+    }
+
+    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.
+    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<Value> {
+        let Some((servers, count)) = &self.grants else {
+            return self.servers.ask(Request::Run(call), Effect::Change).await;
+        };
+        // Half of what the engine allows a call.
+        let replicas = Replicas { count: *count, limit: (claim.ttl / 12).min(REPLICATION_LIMIT) };
+        let answer = servers.ask(Request::RunAndWait(call, replicas), Effect::Change).await?;
+        let (answer, known) = answer::with_replicas(answer)?;
+        if known >= u64::from(*count) || !answer::is_grant(&answer) {
+            return Ok(answer);
+        }
+        self.release(claim.key, claim.owner).await?;
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "{known} of {count} replicas knew of the grant in time, so it was given back: see their connection"
+            ),
+        ))
+    }
+
+    /// Notes that the key is held from now on.
+    async fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
+        let (loss, doubt) = ear.hold(owner);
+        if let Some(doubt) = doubt {
+            self.servers.settle(doubt).await;
+        }
+        grant.loss(loss)
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Scope::Network).waiting(self.waiting).fencing(Fencing::BestEffort).hand_over().lists()
+    }
+
+    async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
+        let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
+        // Before the request, so that nothing which follows its answer is missed.
+        let ear = self.watches.listen(claim.key);
+        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
+        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
+        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
+        Ok(match answer::attempt(&answer, claim.ttl)? {
+            Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
+            Err(left) => {
+                let mut contention = Contention::new();
+                contention.retry_after = left;
+                if claim.waits && self.waiting == Waiting::Hint {
+                    contention = contention.wake(Wake::Hint(Box::pin(ear.touched())));
+                }
+                Attempt::Contended(contention)
+            }
+        })
+    }
+
+    async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
+        let mut answers = Vec::with_capacity(claims.len());
+        for claims in claims.chunks(BATCH) {
+            answers.extend(self.extend_at_once(claims).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
+        let released =
+            answer::is_one(&self.servers.ask(Request::Delete(key.as_stored(), owner), Effect::Change).await?)?;
+        self.watches.released(key, owner);
+        Ok(released)
+    }
+
+    async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
+        let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
+        let ear = self.watches.listen(claim.key);
+        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
+        let call = &[
+            Bytes(claim.owner.as_bytes()),
+            Number(millis(claim.ttl)),
+            Bytes(&held),
+            Bytes(&holder),
+            Bytes(from.as_bytes()),
+        ];
+        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
+        Ok(match answer::grant(&answer, claim.ttl)? {
+            Some(grant) => Some(self.held(ear, claim.owner, grant).await),
+            None => None,
+        })
+    }
+
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
+        let companion = companion(key.as_stored());
+        let call: &[_] = match expected {
+            Some(owner) => &[Bytes(owner.as_bytes())],
+            None => &[],
+        };
+        let keys = [key.as_stored(), &*companion];
+        let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
+        let removed = answer::removed(&answer)?;
+        if removed.is_some() {
+            self.watches.removed(key);
+        }
+        Ok(removed)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        let companion = companion(key.as_stored());
+        let keys = [key.as_stored(), &*companion];
+        let answer = self.servers.ask(Request::Run(script::INSPECT.on(&keys, &[])), Effect::Look).await?;
+        Ok(Inspection::new(answer::holder(&answer)?.into_iter().collect()))
+    }
+
+    async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
+        survey::list(&self.servers, prefix, &page).await
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        survey::probe(&self.servers).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.servers.close();
+        if let Some((servers, _)) = &self.grants {
+            servers.close();
+        }
+        Ok(())
+    }
+}
+
+impl RedisStore {
+    async fn extend_at_once(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
+        let companions: Vec<_> = claims.iter().map(|claim| companion(claim.key.as_stored())).collect();
+        let notes: Vec<_> = claims.iter().map(note::of).collect();
+        let keys: Vec<_> = claims.iter().zip(&companions).map(|(claim, side)| [claim.key.as_stored(), side]).collect();
+        let arguments: Vec<_> = claims
+            .iter()
+            .zip(&notes)
+            .map(|(claim, note)| {
+                let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
+                [owner, ttl, Number(now()), Bytes(note)]
+            })
+            .collect();
+        let calls: Vec<_> = keys.iter().zip(&arguments).map(|(keys, call)| script::EXTEND.on(keys, call)).collect();
+        let answers = self.servers.run_all(&calls, Effect::Change).await?;
+        let grants = claims.iter().zip(answers).map(|(claim, answer)| {
+            let grant = answer::grant(&answer?, claim.ttl)?;
+            if grant.is_none() {
+                self.watches.gone(claim.key, claim.owner);
+            }
+            Ok(grant)
+        });
+        Ok(grants.collect())
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// Whole milliseconds, and no less than what was asked for.
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds of the wall clock, for people to read.
+fn now() -> u64 {
+    millis(wall_now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn while_connecting(error: Error) -> Error {
+    error.during(Operation::Connect).on_store("redis")
+}

@@ -1,0 +1,7 @@
+-- KEYS: key, companion.
+-- Answers {owner, how long the lease still stands, {held, renewed, holder, fence}} or {}.
+local held = redis.call('GET', KEYS[1])
+if not held then
+    return {}
+end
+return { held, redis.call('PTTL', KEYS[1]), redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence') }

@@ -1,0 +1,83 @@
+//! The key beside a key: where the fencing counter and what is known of the holder are kept.
+
+/// The slots of a cluster.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The name of the companion of a key. It lies in the same slot of a cluster, and begins with the key, so that one rule
+/// of an access list covers both.
+///
+/// Never to be changed: versions that disagree would not see each other's fencing tokens.
+pub(super) fn companion(key: &str) -> String {
+    match (tag(key), key.contains(['{', '}'])) {
+        (Some(_), _) => format!("{key}:fence"),
+        (None, false) => format!("{key}:fence{{{key}}}"),
+        // Braces that mark nothing would end a mark that is the key itself: the first number that lies in the same slot.
+        (None, true) => {
+            let slot = slot(key);
+            let numbered = |number: u32| format!("{key}:fence{{{number:x}}}");
+            (0..).map(numbered).find(|name| self::slot(name) == slot).unwrap_or_default()
+        }
+    }
+}
+
+/// The part of a key that decides on its slot: what stands between the first `{` and the next `}`, if anything.
+fn tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
+}
+
+/// The slot of a cluster in which a key lies.
+pub(super) fn slot(key: &str) -> u16 {
+    crc16(tag(key).unwrap_or(key).as_bytes()) % SLOTS
+}
+
+/// CRC-16/XMODEM, as the cluster specification asks for.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(
+            crc ^ (u16::from(*byte) << 8),
+            |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 },
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster() {
+        // The check value of the algorithm, and slots that a cluster gave.
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        for (key, expected) in [("foo", 12_182), ("bar", 5_061), ("{foo}.x", 12_182), ("", 0)] {
+            assert_eq!(slot(key), expected, "{key}");
+        }
+        assert_eq!(slot("a{}b"), crc16(b"a{}b") % SLOTS);
+        assert_eq!(slot("{a}{b}"), slot("a"));
+    }
+
+    /// Golden: a change would separate versions from each other.
+    #[test]
+    fn the_companion_has_this_name() {
+        for (key, expected) in [
+            ("leasehold:deploy", "leasehold:deploy:fence{leasehold:deploy}"),
+            ("deploy", "deploy:fence{deploy}"),
+            ("leasehold:{tenant}:x", "leasehold:{tenant}:x:fence"),
+            ("täglich ü", "täglich ü:fence{täglich ü}"),
+            ("{}x", "{}x:fence{1531}"),
+            ("a}b", "a}b:fence{ddb9}"),
+            ("a{b", "a{b:fence{1131}"),
+        ] {
+            assert_eq!(companion(key), expected);
+        }
+    }
+
+    #[test]
+    fn the_companion_lies_in_the_same_slot() {
+        for key in ["a", "a{b}c", "{}x", "a}b", "a{b", "}{", "{", "a{}b{c}", "{{a}}", "x:fence{x}"] {
+            let companion = companion(key);
+            assert_eq!(slot(&companion), slot(key), "{companion}");
+            assert!(companion.starts_with(key) && companion != key);
+        }
+    }
+}
