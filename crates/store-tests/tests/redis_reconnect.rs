@@ -8,7 +8,6 @@ use leasehold::store::redis::RedisStore;
 use leasehold::testkit::Proxy;
 use leasehold::{ErrorKind, LockManager};
 use store_tests::{Site, on_every_server};
-use tokio::time::sleep;
 
 on_every_server! {
     every_operation_is_healed_within_the_call

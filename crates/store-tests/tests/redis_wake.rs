@@ -222,7 +222,7 @@ async fn holders_learn_of_a_loss_during_a_broken_connection(site: Site) {
 async fn an_expiry_is_covered_by_a_timer(site: Site) {
     let locks = pushed(&site.url()).await;
     let mut client = site.client();
-    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "1500"]).exec(&mut client).unwrap();
+    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "5000"]).exec(&mut client).unwrap();
     // No push tells of the end of a lease in time, nor does a pause of the waiter.
     redis::cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).exec(&mut client).ok();
     let mut monitor = Monitor::start(site.server().address());
