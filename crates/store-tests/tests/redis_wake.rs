@@ -36,7 +36,10 @@ on_servers_that_push! {
 async fn pushed(url: &str) -> LockManager {
     let never = Backoff::new(LONG, LONG, 1.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
     let store = leasehold::store::redis::RedisStore::connect(url).await.unwrap();
-    LockManager::builder(store).ttl(LONG).backoff(never).build().unwrap()
+    let locks = LockManager::builder(store).ttl(LONG).backoff(never).build().unwrap();
+    // The first use loads the scripts, which takes requests of its own.
+    take(&locks, "warm").await.release().await.unwrap();
+    locks
 }
 
 async fn take(locks: &LockManager, name: &str) -> LockGuard {
