@@ -13,7 +13,7 @@ use store_tests::{Site, on_every_server};
 on_every_server! {
     a_lease_is_a_string_with_a_companion
     names_are_these
-    the_companion_outlives_the_lease_by_a_week
+    the_companion_is_kept_for_thirty_days
     values_pass_on
 }
 
@@ -52,15 +52,20 @@ async fn a_lease_is_a_string_with_a_companion(site: Site) {
     assert_eq!(ask::<String>(&mut client, &["TYPE", companion]), "hash");
     let fields: BTreeMap<String, String> = ask(&mut client, &["HGETALL", companion]);
     let names: Vec<_> = fields.keys().map(String::as_str).collect();
-    assert_eq!(names, ["fence", "holder", "owner", "renewed", "since"]);
-    assert_eq!(fields["owner"], token);
+    assert_eq!(names, ["fence", "held", "holder"]);
+    let (since, owner) = fields["held"].split_once(' ').unwrap();
+    assert_eq!(owner, token);
     assert_eq!(fields["holder"], "host\n7\nimport\nnightly\nbecause of it");
     assert_eq!(fields["fence"], guard.fencing_token().unwrap().get().to_string());
     // Milliseconds of the holder's clock; microseconds of the server's.
     let (seconds, _): (u64, u64) = ask(&mut client, &["TIME"]);
-    for (field, per_second) in [("since", 1000), ("renewed", 1000), ("fence", 1_000_000)] {
-        let at = fields[field].parse::<u64>().unwrap() / per_second;
-        assert!(seconds.abs_diff(at) < 60, "{field}: {at}, now {seconds}");
+    guard.extend(Duration::from_secs(60)).await.unwrap();
+    let renewed: String = ask(&mut client, &["HGET", companion, "renewed"]);
+    for (what, at, per_second) in
+        [("since", since, 1000), ("renewed", &renewed, 1000), ("fence", &fields["fence"], 1_000_000)]
+    {
+        let at = at.parse::<u64>().unwrap() / per_second;
+        assert!(seconds.abs_diff(at) < 60, "{what}: {at}, now {seconds}");
     }
     guard.release().await.unwrap();
     assert_eq!(keys(&mut client), [companion]);
@@ -87,42 +92,42 @@ async fn names_are_these(site: Site) {
     }
 }
 
-async fn the_companion_outlives_the_lease_by_a_week(site: Site) {
+async fn the_companion_is_kept_for_thirty_days(site: Site) {
     let (locks, mut client) = (manager(&site).await, site.client());
     let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
     let companion = "leasehold:deploy:fence{leasehold:deploy}";
-    // Eight days from its last use: a week beyond the longest lease, of a day.
     let mut fresh = || {
         let left: i64 = ask(&mut client, &["PTTL", companion]);
-        assert!((690_000_000..=691_200_000).contains(&left), "{left}");
+        assert!((2_591_000_000..=2_592_000_000).contains(&left), "{left}");
         ask::<()>(&mut client, &["PEXPIRE", companion, "100000"]);
     };
     fresh();
     guard.extend(Duration::from_secs(60)).await.unwrap();
     fresh();
-    let guard = locks.lock("deploy").resume(&guard.hand_over().await.unwrap()).await.unwrap();
+    guard.keep().await.unwrap();
     fresh();
-    guard.release().await.unwrap();
-    let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
-    fresh();
-    // Removed by an operator, the token of the one who was removed stays known.
-    locks.force_release("deploy", None).await.unwrap().unwrap();
-    fresh();
-    drop(guard);
 }
 
 async fn values_pass_on(site: Site) {
     let (locks, mut client) = (manager(&site).await, site.client());
     let lock = locks.lock("deploy");
     let guard = lock.try_acquire().await.unwrap().unwrap();
-    let first = guard.fencing_token().unwrap().get();
+    let mut latest = guard.fencing_token();
+    let mut grew = |client: &mut Connection, token| {
+        assert!(token > latest);
+        latest = token;
+        let noted: u64 = ask(client, &["HGET", "leasehold:deploy:fence{leasehold:deploy}", "fence"]);
+        assert_eq!(latest.unwrap().get(), noted);
+    };
     let token = guard.hand_over().await.unwrap();
     assert_eq!(ask::<String>(&mut client, &["GET", "leasehold:deploy"]), token.expose());
     let guard = lock.resume(&token).await.unwrap();
     assert_ne!(guard.owner_token(), &token);
     assert_eq!(ask::<String>(&mut client, &["GET", "leasehold:deploy"]), guard.owner_token().expose());
-    // One by one, once it has started.
-    assert_eq!(guard.fencing_token().unwrap().get(), first + 1);
+    grew(&mut client, guard.fencing_token());
     guard.release().await.unwrap();
-    assert_eq!(lock.try_acquire().await.unwrap().unwrap().fencing_token().unwrap().get(), first + 2);
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    grew(&mut client, guard.fencing_token());
+    let removed = locks.force_release("deploy", None).await.unwrap().unwrap();
+    grew(&mut client, removed.fence_floor);
 }

@@ -36,7 +36,10 @@ on_servers_that_push! {
 async fn pushed(url: &str) -> LockManager {
     let never = Backoff::new(LONG, LONG, 1.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
     let store = leasehold::store::redis::RedisStore::connect(url).await.unwrap();
-    LockManager::builder(store).ttl(LONG).backoff(never).build().unwrap()
+    let locks = LockManager::builder(store).ttl(LONG).backoff(never).build().unwrap();
+    // The first use loads the scripts, which takes requests of its own.
+    take(&locks, "warm").await.release().await.unwrap();
+    locks
 }
 
 async fn take(locks: &LockManager, name: &str) -> LockGuard {
@@ -222,7 +225,7 @@ async fn holders_learn_of_a_loss_during_a_broken_connection(site: Site) {
 async fn an_expiry_is_covered_by_a_timer(site: Site) {
     let locks = pushed(&site.url()).await;
     let mut client = site.client();
-    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "1500"]).exec(&mut client).unwrap();
+    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "5000"]).exec(&mut client).unwrap();
     // No push tells of the end of a lease in time, nor does a pause of the waiter.
     redis::cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).exec(&mut client).ok();
     let mut monitor = Monitor::start(site.server().address());

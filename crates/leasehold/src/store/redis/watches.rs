@@ -125,14 +125,13 @@ impl Watches {
         }
     }
 
-    /// Drops a key that nobody watches.
-    /// Somebody here removed whatever lease there was.
-    pub(super) fn removed(&self, key: &Key) {
-        if let Some(doubt) = self.touched(key.as_stored()) {
-            self.lost(&doubt);
-        }
+    /// Somebody here removed the lease of this owner; the next one may hold the key already.
+    pub(super) fn removed(&self, key: &Key, owner: &OwnerToken) {
+        self.lose(key.as_stored(), owner);
+        self.touched(key.as_stored());
     }
 
+    /// Drops a key that nobody watches.
     fn forget(&self, key: &str, watch: &Arc<Watch>) {
         let keys = &mut self.0.lock().keys;
         // The map's and the caller's; others are made under the lock.
@@ -207,5 +206,24 @@ impl Ear {
 impl Drop for Ear {
     fn drop(&mut self) {
         self.watches.forget(&self.key, &self.watch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_no_loss_for_the_next_holder() {
+        let watches = Arc::new(Watches::default());
+        let key = Key::new("", "job").unwrap();
+        let owners = [OwnerToken::mint().unwrap(), OwnerToken::mint().unwrap()];
+        let (first, _) = watches.listen(&key).hold(&owners[0]);
+        // The answer to the removal is looked at only after the next one was told of its grant.
+        let (next, doubt) = watches.listen(&key).hold(&owners[1]);
+        watches.removed(&key, &owners[0]);
+        assert!(first.raised().is_some() && next.raised().is_none() && doubt.is_none());
+        watches.removed(&key, &owners[1]);
+        assert!(next.raised().is_some());
     }
 }
