@@ -359,10 +359,8 @@ fn heard(link: &Weak<Link>, ended: &AtomicBool, push: PushInfo) {
     }
     let Some(link) = link.upgrade() else { return };
     match push.kind {
-        PushKind::Disconnection => {
-            // Whoever waits asks again, and so connects.
-            link.watches.all_touched();
-        }
+        // Whoever waits asks again, and so connects; so do we at once if a lease is held.
+        PushKind::Disconnection => link.doubt_all(),
         PushKind::Invalidate => match push.data.into_iter().next() {
             Some(Value::Array(keys)) => {
                 let keys = keys.iter().filter_map(|key| match key {

@@ -20,7 +20,7 @@ end
 -- counter was lost, or a replica took over that did not know the latest ones, unless the clock goes back.
 local function next_fence(companion, time)
     local counted = redis.call('HINCRBY', companion, 'fence', 1)
-    -- Nobody needs it when it was not used for 30 days; without the time it only counts, and is kept.
+    -- From its first use, and from each extend, it lasts for 30 days; without the time it only counts, and is kept.
     if counted == 1 and time > 0 then
         redis.call('PEXPIRE', companion, 2592000000)
     end
