@@ -143,6 +143,11 @@ impl Job {
 
     /// Ends the command's process, which was not executed.
     fn bury(&mut self) {
+        self.gone = true;
+        if self.status.is_some() {
+            // Its number may be another's by now.
+            return;
+        }
         kill_process_group(self.group, Signal::KILL).ok();
         for _ in 0..FUNERAL.1 {
             if !matches!(waitpid(Some(self.group), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR)) {
@@ -150,7 +155,6 @@ impl Job {
             }
             thread::sleep(FUNERAL.0);
         }
-        self.gone = true;
     }
 
     /// Whether the group is gone and its number is another process's by now.
@@ -213,6 +217,18 @@ mod tests {
                 gone: false,
             }
         }
+    }
+
+    #[test]
+    fn whoever_was_given_the_number_of_a_process_that_was_buried_is_spared() {
+        let mut stranger = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let mut job = Job::unwatched(Pid::from_child(&stranger));
+        job.status = Some(ExitStatus::from_raw(0));
+        job.bury();
+        drop(job);
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     }
 
     #[test]
