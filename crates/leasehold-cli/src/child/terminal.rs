@@ -3,10 +3,11 @@
 use std::io;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process_group};
+use rustix::process::Pid;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+
+use super::group;
 
 /// The terminal of a job; taken back when dropped.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Terminal {
     pub(super) fn take_back(&mut self) {
         let is_left = match tcgetpgrp(stdin()) {
             Ok(foreground) if foreground == self.job => true,
-            Ok(foreground) => self.is_given && test_kill_process_group(foreground) == Err(Errno::SRCH),
+            Ok(foreground) => self.is_given && !group::is_alive(foreground),
             Err(_) => self.is_given,
         };
         if is_left {
