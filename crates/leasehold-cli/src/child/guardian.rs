@@ -179,17 +179,16 @@ impl Charge {
         Some(Self { run, group, leader, descendants })
     }
 
-    /// Kills what has left the group, until the lease ends. That of a `run` that is dead stands until nobody of the group
-    /// lives, so this process is one of them meanwhile.
+    /// Kills what can be found, also what has left the group, until the lease ends. That of a `run` that is dead stands
+    /// until nobody of the group lives, so this process is one of them meanwhile.
     fn kill_others(&self, lease_end: Moment) {
         if self.is_another() {
             return;
         }
         setpgid(None, Some(self.group)).ok();
         until_nothing_is_left(lease_end, || {
-            let others = self.others().into_iter().filter(|process| process.group != self.leader.0);
             // What may not be signalled is not waited for.
-            others.filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
+            self.others().into_iter().filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
         });
         setpgid(None, None).ok();
     }
@@ -197,13 +196,14 @@ impl Charge {
     /// Kills the group, and every descendant that can be found unless they may go on.
     fn kill(&self, only_group: bool) {
         until_nothing_is_left(Moment::FAR, || {
-            let group = !self.is_another() && group::is_alive(self.group);
-            if group {
-                kill_process_group(self.group, Signal::KILL).ok();
-            }
+            // Before the group: the key may be free when that is gone.
             let others = if only_group { Vec::new() } else { self.others() };
             for process in &others {
                 process.signal(Signal::KILL).ok();
+            }
+            let group = !self.is_another() && group::is_alive(self.group);
+            if group {
+                kill_process_group(self.group, Signal::KILL).ok();
             }
             !group && others.is_empty()
         });
