@@ -83,6 +83,8 @@ pub(crate) struct Job {
     status: Option<ExitStatus>,
     stop: Stop,
     gone: bool,
+    /// Whether the key is free as soon as the group is gone.
+    frees_with_group: bool,
 }
 
 impl Job {
@@ -107,7 +109,13 @@ impl Job {
             status: None,
             stop: Stop::Runs,
             gone: false,
+            frees_with_group: false,
         })
+    }
+
+    /// Notes that the store gives the key to others as soon as the group is gone.
+    pub(crate) fn free_with_group(&mut self) {
+        self.frees_with_group = true;
     }
 
     /// The number of the process group.
@@ -215,6 +223,7 @@ mod tests {
                 status: None,
                 stop: Stop::Runs,
                 gone: false,
+                frees_with_group: false,
             }
         }
     }

@@ -147,6 +147,20 @@ fn what_has_left_the_group_is_told_when_the_group_is_gone() {
 }
 
 #[test]
+fn what_has_left_the_group_is_gone_before_the_next_one_starts() {
+    let place = Place::new();
+    let script = "setsid sh -c 'trap \"\" TERM; echo $$ > daemon.new; mv daemon.new daemon; while :; do sleep 0.02; done' & \
+        while [ ! -e daemon ]; do sleep 0.02; done; touch up; exec sleep 60";
+    let first = place.hold("k", &["--ttl", "6s", "--no-renew", "-k", "4s"], script);
+    wait_until("the daemon runs", || place.path("up").exists());
+    let check = "! grep -q '^State:.[RSDT]' /proc/$(cat daemon)/status 2> /dev/null";
+    place.run(["run", "k", "-w", "50", "--", "sh", "-c", check]).expect(0);
+    let finished = first.finish().expect(79);
+    assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("nobody else could hold the key before"), "{}", finished.stderr);
+}
+
+#[test]
 fn a_run_within_a_run_is_told_once() {
     let place = Place::new();
     let script = "trap 'echo TERM >> told' TERM; echo $$ > inner; while :; do sleep 0.02; done";
