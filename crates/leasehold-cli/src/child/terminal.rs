@@ -1,8 +1,5 @@
 //! The terminal, when a command is run from one: its foreground group is the command's while that runs.
 
-use std::io;
-
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use rustix::process::Pid;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
@@ -55,7 +52,8 @@ impl Terminal {
             Err(_) => self.is_given,
         };
         if is_left {
-            while_in_background(|| tcsetpgrp(stdin(), self.own).map_err(io::Error::from)).ok();
+            // The signal that would stop a process in the background is blocked.
+            tcsetpgrp(stdin(), self.own).ok();
         }
         self.is_given = false;
     }
@@ -72,14 +70,4 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.take_back();
     }
-}
-
-/// Whoever changes the terminal from the background is stopped, unless the signal that would do it is blocked.
-fn while_in_background(change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let mut blocked = SigSet::empty();
-    blocked.add(Signal::SIGTTOU);
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    let outcome = change();
-    before.thread_set_mask()?;
-    outcome
 }

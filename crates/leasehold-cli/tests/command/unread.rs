@@ -58,6 +58,19 @@ fn the_job_is_killed_in_time_meanwhile() {
 }
 
 #[test]
+fn a_terminal_that_minds_writers_in_the_background_holds_nothing_up() {
+    for trap in ["", "trap \"\" TTOU; "] {
+        let place = Place::new();
+        let terminal = Terminal::shell(&place);
+        terminal.type_in("stty tostop\n");
+        let run = format!("{BINARY} run k --status-fd 1 --report /dev/stdout -- true");
+        terminal.type_in(&format!("({trap}{run}; touch ended) & wait\n"));
+        terminal.expect("leasehold.run/1");
+        wait_until("it has ended", || place.path("ended").exists());
+    }
+}
+
+#[test]
 fn a_terminal_that_stops_writers_in_the_background_does_not_stop_it() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
