@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use leasehold::clock::{Clock, Moment};
+use nix::sys::signal::SigSet;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -170,6 +171,9 @@ fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>,
     let mut command = Command::new(program);
     order.environment.apply(&mut command);
     command.args(arguments);
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        return Refusal::Setup(error.into());
+    }
     // This process may have stood still since it was told.
     if Clock::system().now() >= order.lease_end {
         return Refusal::TooLate;
