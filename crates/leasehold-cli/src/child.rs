@@ -83,8 +83,10 @@ pub(crate) struct Job {
     status: Option<ExitStatus>,
     stop: Stop,
     gone: bool,
-    /// Whether the key is free as soon as the group is gone.
+    /// Whether the key is free as soon as the group is gone,
     frees_with_group: bool,
+    /// unless the lease is for somebody else by now.
+    is_kept: bool,
 }
 
 impl Job {
@@ -110,6 +112,7 @@ impl Job {
             stop: Stop::Runs,
             gone: false,
             frees_with_group: false,
+            is_kept: false,
         })
     }
 
@@ -224,6 +227,7 @@ mod tests {
                 stop: Stop::Runs,
                 gone: false,
                 frees_with_group: false,
+                is_kept: false,
             }
         }
     }

@@ -30,7 +30,7 @@ const GROUP_NAPS: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// How long after KILL and the lease's end a group may still be seen before it counts as out of reach.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The part of the grace in which the store has to take note that the lease is for this process.
+/// The part of the grace in which the store has to take note for whom the lease is from now on.
 const TIME_TO_KEEP: u32 = 10;
 
 /// How long a stop waits for the reader of what is said about it.
@@ -131,7 +131,7 @@ impl Job {
             }
             if let Some(guardian) = &mut self.guardian {
                 let lease_end = if runs_on { Moment::FAR } else { plan.lease_end };
-                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing());
+                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing(), self.is_kept);
             }
             if let Some(status) = self.status {
                 self.gone = self.gone || self.is_another() || !group::is_alive(self.group);
@@ -171,7 +171,7 @@ impl Job {
                 guard.stop_renewal();
                 if plan.killed {
                     self.kill(&plan);
-                } else if self.gone && self.frees_with_group && plan.cause == Some(Cause::Ending) {
+                } else if self.gone && self.frees_with_group && !self.is_kept && plan.cause == Some(Cause::Ending) {
                     // Others may hold the key by now.
                     self.descendants.signal(Signal::KILL);
                 } else if self.gone && !std::mem::replace(&mut told, true) {
@@ -304,8 +304,13 @@ impl Job {
     async fn keep_key(&mut self, guard: &LockGuard, patience: Duration) {
         let group = self.group.as_raw_nonzero().get();
         if self.frees_with_group && self.descendants.alive().iter().any(|process| process.group != group) {
-            let tied = tokio::time::timeout(patience, guard.tie_to(Tie::Process)).await;
-            self.frees_with_group = !matches!(tied, Ok(Ok(())));
+            // The guardian lives until everything is gone, also if this process is killed.
+            let keeper = self.guardian.as_ref().map_or(Tie::Process, |guardian| Tie::Group(guardian.group()));
+            let tied = tokio::time::timeout(patience, guard.tie_to(keeper)).await;
+            self.is_kept = matches!(tied, Ok(Ok(())));
+            if let Some(guardian) = self.guardian.as_mut().filter(|_| self.is_kept) {
+                guardian.tell(Clock::system().now() + guard.remaining(), false, true);
+            }
         }
     }
 
