@@ -92,8 +92,9 @@ impl Answer {
     /// What is known by now.
     pub(super) fn read(&self) -> Progress {
         let mut answer = [0; Refusal::LENGTH];
-        match self.socket.try_read(&mut answer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Underway,
+        // Not through the runtime: it reads only what it has heard of, which may be less than is there.
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)) {
+            Err(Errno::AGAIN) => Progress::Underway,
             Ok(Refusal::LENGTH) => Progress::Refused(Refusal::from_bytes(answer)),
             _ => Progress::Over,
         }
