@@ -83,6 +83,10 @@ pub(crate) struct Job {
     status: Option<ExitStatus>,
     stop: Stop,
     gone: bool,
+    /// Whether the key is free as soon as the group is gone,
+    frees_with_group: bool,
+    /// unless the lease is for somebody else by now.
+    is_kept: bool,
 }
 
 impl Job {
@@ -107,7 +111,14 @@ impl Job {
             status: None,
             stop: Stop::Runs,
             gone: false,
+            frees_with_group: false,
+            is_kept: false,
         })
+    }
+
+    /// Notes that the store gives the key to others as soon as the group is gone.
+    pub(crate) fn free_with_group(&mut self) {
+        self.frees_with_group = true;
     }
 
     /// The number of the process group.
@@ -143,6 +154,11 @@ impl Job {
 
     /// Ends the command's process, which was not executed.
     fn bury(&mut self) {
+        self.gone = true;
+        if self.status.is_some() {
+            // Its number may be another's by now.
+            return;
+        }
         kill_process_group(self.group, Signal::KILL).ok();
         for _ in 0..FUNERAL.1 {
             if !matches!(waitpid(Some(self.group), WaitOptions::NOHANG), Ok(None) | Err(Errno::INTR)) {
@@ -150,7 +166,6 @@ impl Job {
             }
             thread::sleep(FUNERAL.0);
         }
-        self.gone = true;
     }
 
     /// Whether the group is gone and its number is another process's by now.
@@ -211,8 +226,22 @@ mod tests {
                 status: None,
                 stop: Stop::Runs,
                 gone: false,
+                frees_with_group: false,
+                is_kept: false,
             }
         }
+    }
+
+    #[test]
+    fn whoever_was_given_the_number_of_a_process_that_was_buried_is_spared() {
+        let mut stranger = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        let mut job = Job::unwatched(Pid::from_child(&stranger));
+        job.status = Some(ExitStatus::from_raw(0));
+        job.bury();
+        drop(job);
+        assert!(stranger.try_wait().unwrap().is_none());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     }
 
     #[test]

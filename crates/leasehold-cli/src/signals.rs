@@ -82,6 +82,9 @@ impl Signals {
                 unix::signal(SignalKind::from_raw(signal.as_raw())).ok();
             }
         }
+        // Whoever changes the terminal from the background, or writes to it where that is minded (`stty tostop`), is stopped
+        // unless this is blocked; with a handler it would be asked again and again.
+        SigSet::from(Number::SIGTTOU).thread_block()?;
         // After the handlers: what is pending arrives now.
         let ours = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGQUIT, Number::SIGUSR1, Number::SIGUSR2];
         let ours = ours.into_iter().chain([Number::SIGWINCH, Number::SIGCHLD, Number::SIGCONT, Number::SIGXFSZ]);

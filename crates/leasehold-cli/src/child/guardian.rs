@@ -60,16 +60,22 @@ impl Guardian {
         }
         environment.apply(&mut start);
         start.process_group(0).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        let told = Orders { lease_end: Moment::from_nanos(0), only_group: false };
+        let told = Orders { lease_end: Moment::from_nanos(0), only_group: false, keeps_key: false };
         let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told };
-        guardian.tell(lease_end, false);
+        guardian.tell(lease_end, false, false);
         Ok(guardian)
     }
 
-    /// Tells until when the lease may be assumed, and whether what has left the group may go on beyond that.
-    pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool) {
-        if lease_end > self.told.lease_end + WORTH_TELLING || only_group != self.told.only_group {
-            let orders = Orders { lease_end, only_group };
+    /// Its own group, which nobody else is in.
+    pub(super) fn group(&self) -> u32 {
+        self.id.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Tells until when the lease may be assumed, whether what has left the group may go on beyond that, and whether the
+    /// lease is for the guardian's own group.
+    pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool, keeps_key: bool) {
+        let orders = Orders { lease_end, only_group, keeps_key };
+        if lease_end > self.told.lease_end + WORTH_TELLING || orders.flags() != self.told.flags() {
             // A guardian that does not listen is told again; that it is gone is noticed where its end is.
             if self.pipe.write_all(&orders.to_bytes()).is_ok() {
                 self.told = orders;
@@ -88,6 +94,7 @@ impl Guardian {
 struct Orders {
     lease_end: Moment,
     only_group: bool,
+    keeps_key: bool,
 }
 
 impl Orders {
@@ -95,11 +102,16 @@ impl Orders {
 
     fn to_bytes(self) -> [u8; Self::LENGTH] {
         let [a, b, c, d, e, f, g, h] = self.lease_end.as_nanos().to_ne_bytes();
-        [a, b, c, d, e, f, g, h, u8::from(self.only_group)]
+        [a, b, c, d, e, f, g, h, self.flags()]
     }
 
-    fn from_bytes([moment @ .., only_group]: [u8; Self::LENGTH]) -> Self {
-        Self { lease_end: Moment::from_nanos(u64::from_ne_bytes(moment)), only_group: only_group != 0 }
+    fn flags(self) -> u8 {
+        u8::from(self.only_group) | u8::from(self.keeps_key) << 1
+    }
+
+    fn from_bytes([moment @ .., flags]: [u8; Self::LENGTH]) -> Self {
+        let lease_end = Moment::from_nanos(u64::from_ne_bytes(moment));
+        Self { lease_end, only_group: flags & 1 != 0, keeps_key: flags & 2 != 0 }
     }
 }
 
@@ -115,7 +127,7 @@ pub(super) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok((orders, run_ended)) = watch() else {
         return ExitCode::from(exit::OS);
     };
-    if !orders.only_group && run_ended {
+    if !orders.only_group && !orders.keeps_key && run_ended {
         charge.kill_others(orders.lease_end);
     }
     charge.kill(orders.only_group);
@@ -127,7 +139,7 @@ fn watch() -> io::Result<(Orders, bool)> {
     let clock = Clock::system();
     let pipe = rustix::stdio::stdin();
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut orders = Orders { lease_end: Moment::FAR, only_group: false };
+    let mut orders = Orders { lease_end: Moment::FAR, only_group: false, keeps_key: false };
     loop {
         let mut files = [PollFd::new(&pipe, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut files, None))?;
@@ -179,17 +191,16 @@ impl Charge {
         Some(Self { run, group, leader, descendants })
     }
 
-    /// Kills what has left the group, until the lease ends. That of a `run` that is dead stands until nobody of the group
-    /// lives, so this process is one of them meanwhile.
+    /// Kills what can be found, also what has left the group, until the lease ends. That of a `run` that is dead stands
+    /// until nobody of the group lives, so this process is one of them meanwhile.
     fn kill_others(&self, lease_end: Moment) {
         if self.is_another() {
             return;
         }
         setpgid(None, Some(self.group)).ok();
         until_nothing_is_left(lease_end, || {
-            let others = self.others().into_iter().filter(|process| process.group != self.leader.0);
             // What may not be signalled is not waited for.
-            others.filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
+            self.others().into_iter().filter(|process| process.signal(Signal::KILL).is_ok()).count() == 0
         });
         setpgid(None, None).ok();
     }
@@ -197,13 +208,14 @@ impl Charge {
     /// Kills the group, and every descendant that can be found unless they may go on.
     fn kill(&self, only_group: bool) {
         until_nothing_is_left(Moment::FAR, || {
-            let group = !self.is_another() && group::is_alive(self.group);
-            if group {
-                kill_process_group(self.group, Signal::KILL).ok();
-            }
+            // Before the group: the key may be free when that is gone.
             let others = if only_group { Vec::new() } else { self.others() };
             for process in &others {
                 process.signal(Signal::KILL).ok();
+            }
+            let group = !self.is_another() && group::is_alive(self.group);
+            if group {
+                kill_process_group(self.group, Signal::KILL).ok();
             }
             !group && others.is_empty()
         });

@@ -1,12 +1,10 @@
 //! The terminal, when a command is run from one: its foreground group is the command's while that runs.
 
-use std::io;
-
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process_group};
+use rustix::process::Pid;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+
+use super::group;
 
 /// The terminal of a job; taken back when dropped.
 #[derive(Debug)]
@@ -50,11 +48,12 @@ impl Terminal {
     pub(super) fn take_back(&mut self) {
         let is_left = match tcgetpgrp(stdin()) {
             Ok(foreground) if foreground == self.job => true,
-            Ok(foreground) => self.is_given && test_kill_process_group(foreground) == Err(Errno::SRCH),
+            Ok(foreground) => self.is_given && !group::is_alive(foreground),
             Err(_) => self.is_given,
         };
         if is_left {
-            while_in_background(|| tcsetpgrp(stdin(), self.own).map_err(io::Error::from)).ok();
+            // The signal that would stop a process in the background is blocked.
+            tcsetpgrp(stdin(), self.own).ok();
         }
         self.is_given = false;
     }
@@ -71,14 +70,4 @@ impl Drop for Terminal {
     fn drop(&mut self) {
         self.take_back();
     }
-}
-
-/// Whoever changes the terminal from the background is stopped, unless the signal that would do it is blocked.
-fn while_in_background(change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let mut blocked = SigSet::empty();
-    blocked.add(Signal::SIGTTOU);
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    let outcome = change();
-    before.thread_set_mask()?;
-    outcome
 }

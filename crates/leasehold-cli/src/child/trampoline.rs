@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use leasehold::clock::{Clock, Moment};
+use nix::sys::signal::SigSet;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -91,8 +92,9 @@ impl Answer {
     /// What is known by now.
     pub(super) fn read(&self) -> Progress {
         let mut answer = [0; Refusal::LENGTH];
-        match self.socket.try_read(&mut answer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Underway,
+        // Not through the runtime: it reads only what it has heard of, which may be less than is there.
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.socket, &mut answer)) {
+            Err(Errno::AGAIN) => Progress::Underway,
             Ok(Refusal::LENGTH) => Progress::Refused(Refusal::from_bytes(answer)),
             _ => Progress::Over,
         }
@@ -170,6 +172,9 @@ fn become_command(program: &OsString, arguments: impl Iterator<Item = OsString>,
     let mut command = Command::new(program);
     order.environment.apply(&mut command);
     command.args(arguments);
+    if let Err(error) = SigSet::empty().thread_set_mask() {
+        return Refusal::Setup(error.into());
+    }
     // This process may have stood still since it was told.
     if Clock::system().now() >= order.lease_end {
         return Refusal::TooLate;

@@ -23,7 +23,11 @@ impl Guardian {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn tell(&mut self, _: Moment, _: bool) {}
+    pub(super) fn group(&self) -> u32 {
+        self.id.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    pub(super) fn tell(&mut self, _: Moment, _: bool, _: bool) {}
 
     pub(super) fn dismiss(&mut self) {}
 }

@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
+use leasehold::store::Tie;
 use leasehold::{LockGuard, LostReason};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_current_process_group, kill_process_group, test_kill_process, wait};
@@ -28,6 +29,9 @@ const GROUP_NAPS: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 
 /// How long after KILL and the lease's end a group may still be seen before it counts as out of reach.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The part of the grace in which the store has to take note for whom the lease is from now on.
+const TIME_TO_KEEP: u32 = 10;
 
 /// How long a stop waits for the reader of what is said about it.
 const STOP_PATIENCE: Duration = Duration::from_millis(100);
@@ -127,7 +131,7 @@ impl Job {
             }
             if let Some(guardian) = &mut self.guardian {
                 let lease_end = if runs_on { Moment::FAR } else { plan.lease_end };
-                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing());
+                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing(), self.is_kept);
             }
             if let Some(status) = self.status {
                 self.gone = self.gone || self.is_another() || !group::is_alive(self.group);
@@ -149,7 +153,12 @@ impl Job {
             }
             match due {
                 Some(Signal::KILL) => self.kill(&plan),
-                Some(signal) => self.signal(signal, plan.lease_over()),
+                Some(signal) => {
+                    if plan.cause == Some(Cause::Ending) {
+                        self.keep_key(guard, limits.kill_after / TIME_TO_KEEP).await;
+                    }
+                    self.signal(signal, plan.lease_over());
+                }
                 None => {}
             }
             let mut nap = plan.next(now).since(now).min(LONGEST_NAP);
@@ -162,6 +171,9 @@ impl Job {
                 guard.stop_renewal();
                 if plan.killed {
                     self.kill(&plan);
+                } else if self.gone && self.frees_with_group && !self.is_kept && plan.cause == Some(Cause::Ending) {
+                    // Others may hold the key by now.
+                    self.descendants.signal(Signal::KILL);
                 } else if self.gone && !std::mem::replace(&mut told, true) {
                     // The group's own members may have seen to them; a second TERM means haste to some.
                     self.descendants.signal(Signal::TERM);
@@ -288,6 +300,20 @@ impl Job {
         }
     }
 
+    /// Sees to it that the key is not free when the group is gone, if something runs that has left it.
+    async fn keep_key(&mut self, guard: &LockGuard, patience: Duration) {
+        let group = self.group.as_raw_nonzero().get();
+        if self.frees_with_group && self.descendants.alive().iter().any(|process| process.group != group) {
+            // The guardian lives until everything is gone, also if this process is killed.
+            let keeper = self.guardian.as_ref().map_or(Tie::Process, |guardian| Tie::Group(guardian.group()));
+            let tied = tokio::time::timeout(patience, guard.tie_to(keeper)).await;
+            self.is_kept = matches!(tied, Ok(Ok(())));
+            if let Some(guardian) = self.guardian.as_mut().filter(|_| self.is_kept) {
+                guardian.tell(Clock::system().now() + guard.remaining(), false, true);
+            }
+        }
+    }
+
     /// Continues the job, in the foreground if this process is there.
     fn resume(&mut self) {
         if let Some(terminal) = &mut self.terminal {
@@ -310,13 +336,13 @@ impl Job {
         }
     }
 
-    /// Kills the whole group, and what has left it if nothing may go on. To be repeated: one that was about to start
-    /// another when it got its KILL may have done so.
+    /// Kills the whole group, and before it, since the key may be free when it is gone, what has left it if nothing may
+    /// go on. To be repeated: one that was about to start another when it got its KILL may have done so.
     fn kill(&mut self, plan: &Plan) {
-        self.signal(Signal::KILL, plan.lease_over());
         if plan.is_losing() {
             self.descendants.signal(Signal::KILL);
         }
+        self.signal(Signal::KILL, plan.lease_over());
     }
 }
 

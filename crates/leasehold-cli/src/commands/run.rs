@@ -265,6 +265,9 @@ async fn start(
     };
     // This process may have stood still since the grant.
     tied.and_then(|()| guard.check()).map_err(|error| not_started(settings.failure(&error)))?;
+    if manager.capabilities().liveness {
+        job.free_with_group();
+    }
     Ok(job)
 }
 

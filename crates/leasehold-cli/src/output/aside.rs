@@ -6,7 +6,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How many messages wait at most; a `run` has a dozen to tell.
@@ -66,11 +65,6 @@ impl Aside {
     }
 
     fn write(&self) {
-        // Where the terminal stops whoever writes to it from the background (`stty tostop`), this would stop the whole
-        // process; one that blocks the signal may write.
-        let mut stop = SigSet::empty();
-        stop.add(Signal::SIGTTOU);
-        stop.thread_block().ok();
         let mut state = self.lock();
         loop {
             if let Some(message) = state.waiting.pop_front() {

@@ -49,6 +49,14 @@ fn what_cannot_be_run_is_said_and_gives_the_lease_back() {
 }
 
 #[test]
+fn what_cannot_be_run_is_said_however_soon_its_process_ends() {
+    let place = Place::new();
+    for _ in 0..100 {
+        place.run(["run", "k", "--", "/"]).expect(126);
+    }
+}
+
+#[test]
 fn a_file_without_a_first_line_that_names_its_interpreter_is_run_by_the_shell() {
     let place = Place::new();
     fs::write(place.path("headless"), "exit 6\n").unwrap();

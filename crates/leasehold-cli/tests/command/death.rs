@@ -20,13 +20,25 @@ pub(crate) fn family(place: &Place) -> [Pid; 3] {
     ["pid", "grandchild", "daemon"].map(|name| place.pid(name))
 }
 
-/// The guardian of a `run`.
-pub(crate) fn guardian(run: Pid) -> Option<Pid> {
-    let children = fs::read_to_string(proc_file(run, &format!("task/{}/children", run.as_raw_nonzero()))).unwrap();
-    children
-        .split_ascii_whitespace()
-        .filter_map(|id| Pid::from_raw(id.parse().unwrap()))
-        .find(|child| fs::read_to_string(proc_file(*child, "comm")).unwrap_or_default() == "leasehold-guard\n")
+/// The guardian of a `run`, once it is at work.
+pub(crate) fn guardian(run: Pid) -> Pid {
+    let mut found = None;
+    wait_until("there is a guardian", || {
+        let children = fs::read_to_string(proc_file(run, &format!("task/{}/children", run.as_raw_nonzero()))).unwrap();
+        found = children
+            .split_ascii_whitespace()
+            .filter_map(|id| Pid::from_raw(id.parse().unwrap()))
+            .find(|child| fs::read_to_string(proc_file(*child, "comm")).unwrap_or_default() == "leasehold-guard\n");
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Whether a process is in a group.
+fn is_member(process: Pid, group: Pid) -> bool {
+    let stat = fs::read_to_string(proc_file(process, "stat")).unwrap_or_default();
+    let number = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(2));
+    number == Some(&group.as_raw_nonzero().to_string())
 }
 
 /// What a process has open.
@@ -88,9 +100,11 @@ fn what_has_left_the_group_does_not_outlive_it_when_a_run_is_killed() {
         let place = Place::new();
         let first = place.hold("k", &["--ttl", "10m"], FAMILY);
         let [leader, grandchild, daemon] = family(&place);
+        let guardian = guardian(first.pid());
         first.signal(Signal::KILL);
-        // The daemon is looked at last: whenever it runs, somebody of the group has to.
-        while is_running(leader) || is_running(grandchild) {}
+        // The daemon is looked at last: whenever it runs, somebody of the group has to. The guardian joins that before
+        // it kills anybody.
+        while is_running(leader) || is_running(grandchild) || is_member(guardian, leader) {}
         assert!(!is_running(daemon));
     }
 }
@@ -140,10 +154,39 @@ fn what_has_left_the_group_is_told_when_the_group_is_gone() {
     let place = Place::new();
     let daemon = "trap 'echo TERM > told; exit' TERM; touch up; while :; do sleep 0.02; done";
     let script = format!("setsid sh -c \"{daemon}\" & while [ ! -e up ]; do sleep 0.02; done; exec sleep 60");
-    let options = ["--ttl", "12s", "--no-renew", "-k", "6s"];
+    // The grace is long because the store has a tenth of it to keep the key.
+    let options = ["--ttl", "20s", "--no-renew", "-k", "14s"];
     place.hold("k", &options, &script).finish().expect(79);
     assert_eq!(place.read("told"), "TERM\n");
     assert_eq!(place.survivors(), []);
+}
+
+#[test]
+fn what_has_left_the_group_is_gone_before_the_next_one_starts() {
+    let place = Place::new();
+    let script = "setsid sh -c 'trap \"\" TERM; echo $$ > daemon.new; mv daemon.new daemon; while :; do sleep 0.02; done' & \
+        while [ ! -e daemon ]; do sleep 0.02; done; touch up; exec sleep 60";
+    let first = place.hold("k", &["--ttl", "10s", "--no-renew", "-k", "4s"], script);
+    wait_until("the daemon runs", || place.path("up").exists());
+    let check = "! grep -q '^State:.[RSDT]' /proc/$(cat daemon)/status 2> /dev/null";
+    place.run(["run", "k", "-w", "50", "--", "sh", "-c", check]).expect(0);
+    let finished = first.finish().expect(79);
+    assert!(finished.stderr.contains("nobody else could hold the key before"), "{}", finished.stderr);
+}
+
+#[test]
+fn one_that_is_killed_while_its_job_has_its_grace_keeps_the_key_until_everything_is_gone() {
+    let place = Place::new();
+    let script = "trap 'touch told' TERM; setsid sh -c 'trap \"\" TERM; echo $$ > daemon.new; mv daemon.new daemon; \
+        while :; do sleep 0.02; done' & while :; do sleep 0.02; done";
+    let first = place.hold("k", &["--ttl", "20s", "--no-renew", "-k", "14s"], script);
+    place.pid("daemon");
+    let check = "for name in pid daemon; do \
+        ! grep -q '^State:.[RSDT]' /proc/$(cat $name)/status 2> /dev/null || exit 9; done";
+    let second = place.start(place.command(["run", "k", "--", "sh", "-c", check]));
+    wait_until("the job was told", || place.path("told").exists());
+    first.signal(Signal::KILL);
+    second.finish().expect(0);
 }
 
 #[test]
@@ -173,12 +216,7 @@ fn the_guardian_goes_when_the_job_ends() {
 fn a_guardian_that_is_killed_is_missed() {
     let place = Place::new();
     let first = place.hold("k", &SHORT, "while [ ! -e go ]; do sleep 0.02; done; exit 5");
-    let mut found = None;
-    wait_until("there is a guardian", || {
-        found = guardian(first.pid());
-        found.is_some()
-    });
-    kill_process(found.unwrap(), Signal::KILL).unwrap();
+    kill_process(guardian(first.pid()), Signal::KILL).unwrap();
     wait_until("it is missed", || first.stderr().contains("warning: "));
     fs::write(place.path("go"), "").unwrap();
     first.finish().expect(5);
@@ -188,12 +226,7 @@ fn a_guardian_that_is_killed_is_missed() {
 fn the_guardian_heeds_no_signal_and_holds_nothing_open() {
     let place = Place::new();
     let first = place.hold("k", &[], "while [ ! -e go ]; do sleep 0.02; done; exit 5");
-    let mut found = None;
-    wait_until("there is a guardian", || {
-        found = guardian(first.pid());
-        found.is_some()
-    });
-    let guardian = found.unwrap();
+    let guardian = guardian(first.pid());
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1] {
         kill_process(guardian, signal).unwrap();
     }

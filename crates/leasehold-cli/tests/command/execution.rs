@@ -68,10 +68,10 @@ fn signals_are_passed_on_while_the_execution_hangs() {
 fn an_execution_that_hangs_is_limited() {
     let place = Place::new();
     let _hanging = Hanging::new(&place);
-    let (running, waiting) = hang(&place, &["--max-runtime", "3s"]);
+    let (running, waiting) = hang(&place, &["--max-runtime", "6s"]);
     running.finish().expect(124);
     assert!(!is_running(waiting) && place.is_free("k"));
-    let (running, waiting) = hang(&place, &["--ttl", "3s", "--no-renew"]);
+    let (running, waiting) = hang(&place, &["--ttl", "8s", "--no-renew", "-k", "500ms"]);
     running.finish().expect(79);
     assert!(!is_running(waiting));
 }

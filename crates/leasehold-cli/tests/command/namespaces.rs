@@ -42,7 +42,7 @@ fn a_foreign_proc_makes_nobody_a_descendant() {
     let (own, other) = (std::process::id(), child.id());
     let script = format!(
         "echo {} > /proc/sys/kernel/ns_last_pid; sleep 60 & [ $! = {other} ] || exit 1; \
-         echo {} > /proc/sys/kernel/ns_last_pid; {BINARY} run k --ttl 2s --no-renew -- sh -c 'echo $PPID > run; sleep 60'; \
+         echo {} > /proc/sys/kernel/ns_last_pid; {BINARY} run k --ttl 6s --no-renew -k 500ms -- sh -c 'echo $PPID > run; sleep 60'; \
          [ $? = 79 ] || exit 2; [ $(cat run) = {own} ] || exit 3; \
          kill -USR1 {other}; wait {other}; [ $? = 138 ] || exit 4",
         other - 1,

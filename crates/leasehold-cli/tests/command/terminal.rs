@@ -218,7 +218,7 @@ fn a_job_that_is_killed_leaves_the_terminal_as_it_was() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
     let script = "trap \"\" TERM; stty raw; echo u\"\"p; while :; do sleep 0.02; done";
-    terminal.type_in(&format!("{BINARY} run k --max-runtime 3s -k 100ms -- sh -c '{script}'\n"));
+    terminal.type_in(&format!("{BINARY} run k --max-runtime 6s -k 100ms -- sh -c '{script}'\n"));
     terminal.expect("up");
     terminal.expect("reached");
     terminal.type_in("echo modes:$(stty -a | grep -o -- '-*icanon')\n");

@@ -16,7 +16,7 @@ fn unread(place: &Place, options: &str, script: &str) -> (Running, PipeReader) {
 #[test]
 fn the_key_is_given_back_and_the_end_waits_for_no_reader_for_ever() {
     let place = Place::new();
-    let (first, reader) = unread(&place, "--ttl 10m --max-runtime 300ms", "touch held; exec sleep 60");
+    let (first, reader) = unread(&place, "--ttl 10m --max-runtime 5s", "touch held; exec sleep 60");
     wait_until("the key was held", || place.path("held").exists());
     wait_until("the key is free", || place.is_free("k"));
     first.finish().expect(124);
@@ -49,12 +49,25 @@ fn the_lease_is_renewed_meanwhile() {
 fn the_job_is_killed_in_time_meanwhile() {
     let place = Place::new();
     let (first, reader) =
-        unread(&place, "-v --ttl 4s --no-renew -k 200ms", "trap \"\" TERM; touch held; while :; do sleep 0.02; done");
+        unread(&place, "-v --ttl 6s --no-renew -k 200ms", "trap \"\" TERM; touch held; while :; do sleep 0.02; done");
     wait_until("the key was held", || place.path("held").exists());
     place.run(["run", "k", "-w", "50", "--", "true"]).expect(0);
     first.finish().expect(79);
     assert_eq!(place.survivors(), []);
     drop(reader);
+}
+
+#[test]
+fn a_terminal_that_minds_writers_in_the_background_holds_nothing_up() {
+    for trap in ["", "trap \"\" TTOU; "] {
+        let place = Place::new();
+        let terminal = Terminal::shell(&place);
+        terminal.type_in("stty tostop\n");
+        let run = format!("{BINARY} run k --status-fd 1 --report /dev/stdout -- true");
+        terminal.type_in(&format!("({trap}{run}; touch ended) & wait\n"));
+        terminal.expect("leasehold.run/1");
+        wait_until("it has ended", || place.path("ended").exists());
+    }
 }
 
 #[test]
