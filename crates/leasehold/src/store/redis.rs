@@ -90,10 +90,17 @@ impl RedisStore {
     ///
     /// Nothing remains if the future is dropped.
     pub async fn from_client(client: &Client) -> Result<Self> {
-        let link = Link::open(client.get_connection_info()).await.map_err(while_connecting)?;
+        let link = Link::new(client.get_connection_info()).map_err(while_connecting)?;
         let wire = link.wire().await.map_err(while_connecting)?;
         let waiting = if wire.facts.tells { Waiting::Hint } else { Waiting::Poll };
         Ok(Self { link, waiting })
+    }
+
+    /// Connects when it is needed. The server is taken for one that tells of changes.
+    pub(crate) fn unconnected(address: &Address) -> Result<Self> {
+        let client = address.client().map_err(while_connecting)?;
+        let link = Link::new(client.get_connection_info()).map_err(while_connecting)?;
+        Ok(Self { link, waiting: Waiting::Hint })
     }
 
     /// Runs a script that changes a key and its companion.
@@ -102,10 +109,10 @@ impl RedisStore {
     }
 
     /// Notes that the key is held from now on.
-    fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
+    fn held(&self, wire: &Wire, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
         let (loss, doubt) = ear.hold(owner);
         self.link.settle(doubt.into_iter().collect());
-        grant.loss(loss)
+        grant.loss(loss).connection(wire.number)
     }
 }
 
@@ -134,7 +141,7 @@ impl Store for RedisStore {
         ];
         let answer = self.change(&wire, script::ACQUIRE.on(&[key, &companion], call)).await?;
         Ok(match answer::attempt(&answer, claim.ttl)? {
-            Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant)),
+            Ok(grant) => Attempt::Acquired(self.held(&wire, ear, claim.owner, grant)),
             Err(left) => {
                 let mut contention = Contention::new();
                 contention.retry_after = left;
@@ -187,7 +194,7 @@ impl Store for RedisStore {
             Bytes(from.as_bytes()),
         ];
         let answer = self.change(&wire, script::TRANSFER.on(&[key, &companion], call)).await?;
-        Ok(answer::grant(&answer, claim.ttl)?.map(|grant| self.held(ear, claim.owner, grant)))
+        Ok(answer::grant(&answer, claim.ttl)?.map(|grant| self.held(&wire, ear, claim.owner, grant)))
     }
 
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {

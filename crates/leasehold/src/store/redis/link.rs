@@ -39,6 +39,8 @@ pub(super) struct Link {
     wire: Mutex<Option<Arc<Wire>>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
+    /// How many connections were made.
+    connections: AtomicU64,
     is_closed: AtomicBool,
     pub(super) watches: Arc<Watches>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Wire {
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
     silent_since: AtomicU64,
     pub(super) facts: Facts,
+    /// Which of the store's connections it is.
+    pub(super) number: u64,
 }
 
 /// What the server lets this user do.
@@ -74,24 +78,23 @@ pub(super) enum Removal {
 }
 
 impl Link {
-    /// Connects for the first time.
-    pub(super) async fn open(info: &ConnectionInfo) -> Result<Arc<Self>> {
+    /// A connection that is made when it is needed.
+    pub(super) fn new(info: &ConnectionInfo) -> Result<Arc<Self>> {
         let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE / 3).with_retries(3);
             let tcp = info.tcp_settings().clone().set_keepalive(keepalive);
             Client::open(info.clone().set_redis_settings(settings).set_tcp_settings(tcp)).map_err(fault::connecting)
         };
-        let link = Arc::new(Self {
+        Ok(Arc::new(Self {
             with_pushes: client(ProtocolVersion::RESP3)?,
             plain: client(ProtocolVersion::RESP2)?,
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
+            connections: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             watches: Arc::default(),
-        });
-        link.wire().await?;
-        Ok(link)
+        }))
     }
 
     /// The connection; a new one if there is none that is known to stand.
@@ -234,6 +237,7 @@ impl Link {
             ended,
             silent_since: AtomicU64::new(0),
             facts: Facts { tells: false, dates: false, removal: Removal::Script },
+            number: self.connections.fetch_add(1, Ordering::Relaxed),
         };
         wire.facts = wire.find_out().await?;
         Ok(wire)

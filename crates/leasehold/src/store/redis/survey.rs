@@ -90,7 +90,7 @@ pub(super) async fn probe(link: &Arc<Link>) -> Result<Probe> {
     if let Value::ServerError(error) = path {
         return Err(fault::of(error.into(), Effect::Look));
     }
-    let mut probe = Probe::new();
+    let mut probe = Probe::new().connection(wire.number);
     probe.server_time = redis::from_redis_value::<(u64, u32)>(time)
         .ok()
         .and_then(|(seconds, micros)| UNIX_EPOCH.checked_add(Duration::new(seconds, micros.saturating_mul(1000))));
