@@ -130,23 +130,31 @@ impl Core {
     /// Gives back what an owner may have on a node; `true` = it is surely gone.
     pub(super) async fn give_back(self: Arc<Self>, undoing: Undoing, remains: Remains) -> bool {
         let (record, index) = (undoing.record(), undoing.index());
-        let give_up = self.clock.now() + record.ttl().max(LINGER);
+        let give_up = self.clock.now() + record.ttl();
         let mut pauses = UNDO_AGAIN.into_iter();
-        let mut is_gone = false;
+        let mut is_answering = true;
         loop {
             let release = self.nodes[index].store().release(&record.key, &record.owner);
-            match timeout(LINGER, release).await {
+            let answer = timeout(LINGER, release).await;
+            match answer {
                 Ok(Ok(true)) => return true,
                 Ok(Ok(false)) if remains == Remains::Surely => return true,
-                Ok(Ok(false)) => is_gone = true,
                 Ok(Err(error)) if error.kind() == ErrorKind::Closed => return false,
-                Ok(Err(error)) if error.kind() != ErrorKind::Indeterminate => {}
-                _ if self.clock.now() < give_up => pauses = UNDO_AGAIN.into_iter(),
-                _ => return false,
+                Ok(Ok(false)) => {}
+                Ok(Err(_)) | Err(_) if self.clock.now() >= give_up => return false,
+                // What was sent before may come when it answers again.
+                Ok(Err(_)) | Err(_) => {
+                    sleep(pauses.next().unwrap_or(LINGER)).await;
+                    is_answering = false;
+                    continue;
+                }
+            }
+            if !is_answering {
+                (is_answering, pauses) = (true, UNDO_AGAIN.into_iter());
             }
             match pauses.next() {
                 Some(pause) => sleep(pause).await,
-                None => return is_gone,
+                None => return true,
             }
         }
     }
@@ -158,6 +166,7 @@ impl Core {
         index: usize,
         remains: Remains,
     ) -> Option<JoinHandle<bool>> {
+        self.nodes[index].check_crowd().ok()?;
         self.run_on(index, Arc::clone(self).give_back(record.undo(index)?, remains))
     }
 }

@@ -121,7 +121,7 @@ impl QuorumBuilder {
         nodes.iter().for_each(|node| node.shared.enter());
         Ok(Quorum(Arc::new(Core {
             capabilities: weakest(&nodes).fencing(fencing),
-            records: Records::new(nodes.len()),
+            records: Records::new(nodes.len(), max_ttl),
             nodes,
             clock,
             runtime: Handle::try_current().ok(),

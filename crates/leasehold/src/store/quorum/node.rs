@@ -146,13 +146,6 @@ impl Core {
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         })?;
         let now = self.clock.now();
-        let twin = probe.identity.as_ref().and_then(|identity| {
-            let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
-            others.find_map(|(_, other)| {
-                let is_same = other.seen.lock().as_ref().is_some_and(|seen| seen.identity.as_ref() == Some(identity));
-                is_same.then(|| other.name.clone())
-            })
-        });
         let mut seen = node.seen.lock();
         let before = seen.take();
         let is_same = |before: &Seen| before.identity == probe.identity && before.connection == probe.connection;
@@ -165,7 +158,16 @@ impl Core {
             },
             (None, None) => None,
         };
-        *seen = Some(Seen { connection: probe.connection, identity: probe.identity, votes_from, twin });
+        let identity = probe.identity.clone();
+        *seen = Some(Seen { connection: probe.connection, identity: probe.identity, votes_from, twin: None });
+        drop(seen);
+        // Looked for only when this one can be found: of two at once, one at least finds the other.
+        let twin = self.nodes.iter().enumerate().filter(|(other, _)| *other != index).find(|(_, other)| {
+            identity.is_some() && other.seen.lock().as_ref().is_some_and(|seen| seen.identity == identity)
+        });
+        if let (Some((_, twin)), Some(seen)) = (twin, &mut *node.seen.lock()) {
+            seen.twin = Some(twin.name.clone());
+        }
         Ok(())
     }
 

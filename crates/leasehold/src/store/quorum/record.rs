@@ -14,6 +14,7 @@ use crate::types::{Key, OwnerToken};
 #[derive(Debug)]
 pub(super) struct Records {
     nodes: usize,
+    max_ttl: Duration,
     table: Mutex<HashMap<(Key, OwnerToken), Weak<Record>>>,
 }
 
@@ -32,7 +33,8 @@ pub(super) struct Record {
 struct State {
     /// Whether a grant that comes late is welcome.
     wanted: bool,
-    ttl: Duration,
+    /// The longest ttl that was asked for here.
+    ttl: Option<Duration>,
     by_node: Vec<AtNode>,
 }
 
@@ -45,8 +47,8 @@ struct AtNode {
 }
 
 impl Records {
-    pub(super) fn new(nodes: usize) -> Arc<Self> {
-        Arc::new(Self { nodes, table: Mutex::default() })
+    pub(super) fn new(nodes: usize, max_ttl: Duration) -> Arc<Self> {
+        Arc::new(Self { nodes, max_ttl, table: Mutex::default() })
     }
 
     /// The record of an owner; a new one if there is none.
@@ -54,7 +56,7 @@ impl Records {
         let mut table = self.table.lock();
         let place = table.entry((key.clone(), owner.clone())).or_default();
         place.upgrade().unwrap_or_else(|| {
-            let state = State { wanted: true, ttl: Duration::ZERO, by_node: vec![AtNode::default(); self.nodes] };
+            let state = State { wanted: true, ttl: None, by_node: vec![AtNode::default(); self.nodes] };
             let record = Arc::new(Record {
                 key: key.clone(),
                 owner: owner.clone(),
@@ -78,7 +80,7 @@ impl Record {
     pub(super) fn want(&self, ttl: Duration) {
         let mut state = self.state.lock();
         state.wanted = true;
-        state.ttl = state.ttl.max(ttl);
+        state.ttl = state.ttl.max(Some(ttl));
     }
 
     /// The owner does not have the lease, and shall not get it.
@@ -91,9 +93,9 @@ impl Record {
         self.state.lock().wanted
     }
 
-    /// The longest ttl that was asked for.
+    /// How long a lease of this owner can stand.
     pub(super) fn ttl(&self) -> Duration {
-        self.state.lock().ttl
+        self.state.lock().ttl.unwrap_or(self.records.max_ttl)
     }
 
     /// Takes a grant of one node, with its flag; `false` = it is not wanted any more and has to be given back.
