@@ -225,6 +225,11 @@ impl Ballot {
         let mut won = Grant::new(validity);
         let fence = grants.iter().find(|(index, _)| core.fence == Some(*index));
         won.fencing = fence.and_then(|(_, grant)| grant.fencing);
+        for (index, remains) in &self.left {
+            if *remains == Remains::Perhaps && !self.round.as_ref().is_some_and(|round| round.is_pending(*index)) {
+                tokio::spawn(undo_later(Arc::clone(core), Arc::clone(&self.record), *index));
+            }
+        }
         let mut is_watched = false;
         for (index, grant) in &mut grants {
             is_watched |= grant.loss.is_some();
@@ -256,13 +261,10 @@ impl Ballot {
     fn begin_undo(&mut self) -> Vec<Option<(Remains, JoinHandle<bool>)>> {
         self.is_decided = true;
         self.record.give_up();
-        let unanswered: Vec<_> = match &self.round {
-            Some(round) => round.missing(ErrorKind::Indeterminate).map(|(index, _)| index).collect(),
-            None => Vec::new(),
-        };
-        // Those see to themselves when they are answered.
-        self.round = None;
-        let answered = self.left.iter().filter(|(index, _)| !unanswered.contains(index));
+        // Requests that are not answered see to themselves when they are.
+        let round = self.round.take();
+        let is_pending = |index: usize| round.as_ref().is_some_and(|round| round.is_pending(index));
+        let answered = self.left.iter().filter(|(index, _)| !is_pending(*index));
         answered
             .map(|(index, remains)| self.core.undo(&self.record, *index, *remains).map(|task| (*remains, task)))
             .collect()
@@ -284,9 +286,21 @@ async fn late_vote(core: Arc<Core>, record: Arc<Record>, index: usize, vote: Opt
         Some(Vote { said: Ok(Attempt::Acquired(grant)), .. }) if record.keep(index, grant.loss.clone()) => return,
         Some(vote) => vote.remains,
     };
-    if remains != Remains::Nothing
-        && let Some(undoing) = record.undo(index)
-    {
-        core.give_back(undoing, remains).await;
+    if remains == Remains::Nothing {
+        return;
+    }
+    match record.undo(index) {
+        Some(undoing) => _ = core.give_back(undoing, remains).await,
+        // It may still arrive, and its owner may be gone by then.
+        None if remains == Remains::Perhaps => _ = tokio::spawn(undo_later(core, record, index)),
+        None => {}
+    }
+}
+
+/// Gives back what may have come to a node as soon as the owner does not want it any more.
+async fn undo_later(core: Arc<Core>, record: Arc<Record>, index: usize) {
+    // Whatever comes has ended when its owner has had no lease for so long.
+    if timeout(core.max_ttl * 2, record.given_up()).await.is_ok() {
+        core.undo(&record, index, Remains::Perhaps);
     }
 }

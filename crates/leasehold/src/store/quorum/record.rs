@@ -89,6 +89,19 @@ impl Record {
         self.changed.notify_waiters();
     }
 
+    /// Resolves when the owner has given up.
+    pub(super) async fn given_up(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !self.is_wanted() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     pub(super) fn is_wanted(&self) -> bool {
         self.state.lock().wanted
     }

@@ -80,6 +80,10 @@ impl<T: Send + 'static> Round<T> {
         self.is_over
     }
 
+    pub(super) fn is_pending(&self, index: usize) -> bool {
+        self.pending.iter().any(|(pending, _)| *pending == index)
+    }
+
     /// The nodes that have not answered, each with the error that it is.
     pub(super) fn missing(&self, kind: ErrorKind) -> impl Iterator<Item = (usize, Error)> {
         let message = format!("no answer within {:?}", self.length);
