@@ -6,6 +6,7 @@
 //! | `redis://[user:password@]host[:6379][/database]` | a Redis or Valkey server |
 //! | `rediss://..` | the same, encrypted; `ca_file=path` names the authorities to trust instead of the system's |
 //! | `redis+unix:///path` | the same by a socket, with the options `db` and `user` |
+//! | `redlock://host1,host2,host3` | a majority of independent Redis servers, with the options `node_timeout` and `max_ttl` |
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!
@@ -31,6 +32,8 @@ mod environment;
 #[cfg(feature = "config")]
 mod file;
 mod redact;
+#[cfg(feature = "redis")]
+mod redlock;
 mod resolved;
 mod source;
 mod url;

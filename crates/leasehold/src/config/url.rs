@@ -7,6 +7,8 @@ use url::form_urlencoded;
 #[cfg(feature = "redis")]
 use super::environment::read;
 use super::redact::{is_scheme, split_at_mark};
+#[cfg(feature = "redis")]
+use super::redlock;
 use super::{Options, invalid, named, near, positive};
 use crate::error::Result;
 use crate::store::SharedStore;
@@ -29,7 +31,7 @@ struct Scheme {
     options: &'static [&'static str],
 }
 
-const SCHEMES: [Scheme; 6] = {
+const SCHEMES: [Scheme; 7] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
@@ -43,6 +45,7 @@ const SCHEMES: [Scheme; 6] = {
         redis("redis", &[PASSWORD_FILE]),
         redis("rediss", &["ca_file", PASSWORD_FILE]),
         redis("redis+unix", &["db", PASSWORD_FILE, "user"]),
+        redis("redlock", &["max_ttl", "node_timeout", PASSWORD_FILE]),
     ]
 };
 
@@ -127,6 +130,8 @@ impl<'a> Parts<'a> {
                 }
                 Ok(RedisStore::connect_to(address.or_password(password)).await?.into())
             }
+            #[cfg(feature = "redis")]
+            "redlock" => Ok(redlock::open(place, &self.options.own, password).await?.into()),
             _ => Err(invalid(format!("unknown store {scheme:?}: {}", choices()))),
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::survey::answered;
 use super::{Core, SURVEY_LIMIT};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -135,7 +136,8 @@ impl Core {
                 core.look_at(index).await
             })
         };
-        let said = self.gather(SURVEY_LIMIT, ErrorKind::Unavailable, look, |_| false, None).await;
+        let is_enough = |said: &[Option<Result<()>>]| answered(said).count() >= self.majority();
+        let said = self.gather(SURVEY_LIMIT, ErrorKind::Unavailable, look, is_enough, None).await;
         self.check_majority(&said)
     }
 

@@ -65,6 +65,11 @@ impl Address {
         })
     }
 
+    /// Where the server is, so that two names for one can be told apart from two servers.
+    pub(crate) fn place(&self) -> String {
+        format!("{:?}", self.server)
+    }
+
     /// Sets a password unless the URL holds one by itself.
     pub(crate) fn or_password(mut self, password: Option<String>) -> Self {
         self.password = self.password.or(password);
