@@ -86,10 +86,10 @@ async fn connection(url: &str) -> MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
 }
 
-async fn turn<F: Future<Output = ()> + Send>(tasks: usize, cycle: impl Fn(usize) -> F + Send + Sync + 'static) -> f64
-where
-    F: 'static,
-{
+async fn turn<F: Future<Output = ()> + Send + 'static>(
+    tasks: usize,
+    cycle: impl Fn(usize) -> F + Send + Sync + 'static,
+) -> f64 {
     let cycle = Arc::new(cycle);
     let count = Arc::new(AtomicU64::new(0));
     let mut set = JoinSet::new();

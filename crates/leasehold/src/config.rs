@@ -6,7 +6,9 @@
 //! | `redis://[user:password@]host[:6379][/database]` | a Redis or Valkey server |
 //! | `rediss://..` | the same, encrypted; `ca_file=path` names the authorities to trust instead of the system's |
 //! | `redis+unix:///path` | the same by a socket, with the options `db` and `user` |
-//! | `redlock://host1,host2,host3` | a majority of independent Redis servers, with the options `node_timeout` and `max_ttl` |
+//! | `redis+cluster://host,host` | a cluster, known by some of its servers; `rediss+cluster` encrypted |
+//! | `redis+sentinel://host,host/name[/database]` | the primary that sentinels know by this name, with the option `sentinel_password_file`; `rediss+sentinel` encrypted |
+//! | `redlock://host1,host2,host3[/database]` | a majority of independent servers, with the options `node_timeout` and `max_ttl` |
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!

@@ -3,11 +3,21 @@
 //! A test that needs one says so: `#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]`, and
 //! likewise `has_valkey_server` and `has_redis_python`; see `build.rs`.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use leasehold::testkit::{Server, ServerBuilder};
+
+mod monitor;
+mod python;
+mod site;
+
+pub use self::monitor::Monitor;
+pub use self::python::RedisPy;
+pub use self::site::{Site, run};
 
 /// A Redis server that keeps nothing on disk. Later arguments override these.
 pub fn redis() -> ServerBuilder {

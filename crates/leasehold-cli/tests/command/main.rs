@@ -20,6 +20,7 @@ mod nested;
 mod options;
 mod outage;
 mod passing;
+mod redis;
 mod secrets;
 mod signals;
 #[path = "../support/process.rs"]

@@ -31,7 +31,7 @@ struct Scheme {
     options: &'static [&'static str],
 }
 
-const SCHEMES: [Scheme; 7] = {
+const SCHEMES: [Scheme; 11] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
@@ -42,9 +42,13 @@ const SCHEMES: [Scheme; 7] = {
         scheme("memory", &[]),
         scheme("noop", &[]),
         Scheme { name: "sqlite", feature: "sqlite", is_compiled: cfg!(feature = "sqlite"), options: &[] },
-        redis("redis", &[PASSWORD_FILE]),
-        redis("rediss", &["ca_file", PASSWORD_FILE]),
-        redis("redis+unix", &["db", PASSWORD_FILE, "user"]),
+        redis("redis", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+unix", &["db", PASSWORD_FILE, "user", WAIT_REPLICAS]),
+        redis("redis+cluster", &[PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+cluster", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
         redis("redlock", &["max_ttl", "node_timeout", PASSWORD_FILE]),
     ]
 };
@@ -54,6 +58,8 @@ const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"]
 
 /// Those that take a password take this option.
 const PASSWORD_FILE: &str = "password_file";
+const SENTINEL_PASSWORD_FILE: &str = "sentinel_password_file";
+const WAIT_REPLICAS: &str = "wait_replicas";
 
 /// A URL in its parts, checked as far as it can be without the store.
 #[derive(Debug)]
@@ -118,20 +124,22 @@ impl<'a> Parts<'a> {
                 Some(path) => SqliteStore::open(path).await?.into(),
             }),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+unix" => {
+            "redlock" => Ok(redlock::open(place, &self.options.own, password).await?.into()),
+            #[cfg(feature = "redis")]
+            _ if self.scheme.feature == "redis" => {
                 let mut address = Address::parse(&format!("{scheme}:{place}"))?;
                 for (name, value) in &self.options.own {
                     address = match *name {
                         "ca_file" => address.ca_file(value.as_ref()),
                         "db" => address.database(value)?,
                         "user" => address.user(value),
+                        WAIT_REPLICAS => address.wait_replicas(value)?,
+                        SENTINEL_PASSWORD_FILE => address.sentinel_password(read(value.as_ref())?),
                         _ => address.or_password(Some(read(value.as_ref())?)),
                     };
                 }
                 Ok(RedisStore::connect_to(address.or_password(password)).await?.into())
             }
-            #[cfg(feature = "redis")]
-            "redlock" => Ok(redlock::open(place, &self.options.own, password).await?.into()),
             _ => Err(invalid(format!("unknown store {scheme:?}: {}", choices()))),
         }
     }

@@ -6,10 +6,10 @@
 //! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
 //! lasts for 30 days at least.
 //!
-//! A lease ends by the server's wall clock. Fencing tokens grow as long as the server keeps its data; a counter that is
-//! lost starts anew above all tokens given, unless the server's clock went back. A server that was restarted without
-//! its data, or a replica that took over before it knew of a lease, grants the key again while its holder still works:
-//! only the resource can refuse that holder, by its token.
+//! A lease ends by the server's wall clock. Fencing tokens count up and are never below the server's time in
+//! microseconds, so they go on to grow over a restart without data and over a failover, unless the clock goes back. A
+//! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
+//! again while its holder still works: only the resource can refuse that holder, by its token.
 //!
 //! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
@@ -21,40 +21,54 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use redis::{Client, Cmd, Value};
+use redis::{Client, Value};
 
 pub(crate) use self::address::Address;
+use self::address::Route;
+use self::cluster::Cluster;
 use self::fault::Effect;
-use self::link::{Link, Removal, Wire};
+use self::link::{Link, Place, Replicas, Request};
 use self::script::Argument::{Bytes, Number};
 use self::script::Call;
+use self::servers::Servers;
 use self::side::companion;
-use self::watches::Ear;
+use self::watches::{Ear, Watches};
 use crate::clock::wall_now;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::store::{
-    Attempt, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed, Scope, Store,
-    Waiting, Wake,
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
+    Scope, Store, Waiting, Wake,
 };
 use crate::types::{Key, OwnerToken};
 
 mod address;
 mod answer;
+mod cluster;
 mod fault;
 mod link;
 mod note;
 mod script;
+mod sentinel;
+mod servers;
 mod side;
 mod survey;
 mod watches;
+mod wire;
 
 /// Requests that are sent at once; more of them wait for the answers to these.
 const BATCH: usize = 512;
 
+/// How long replicas may take to know of a grant, where the ttl asks for no less.
+const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
+
 /// A store that keeps leases in Redis or Valkey. Clones share one connection.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    servers: Arc<Servers>,
+    /// Connections for grants that replicas have to know of, and how many of them: waiting blocks a connection, and
+    /// renewals must not stand behind it.
+    grants: Option<(Arc<Servers>, u32)>,
+    watches: Arc<Watches>,
     waiting: Waiting,
 }
 
@@ -76,8 +90,36 @@ impl RedisStore {
         Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
     }
 
-    pub(crate) async fn connect_to(address: Address) -> Result<Self> {
-        Self::from_client(&address.client().map_err(while_connecting)?).await
+    // Boxed, here and below: what is awaited within goes deeper than a compiler likes to look in one go.
+    pub(crate) fn connect_to(address: Address) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let watches = Arc::default();
+            let mut store =
+                Self::over(Self::servers(&address, &watches).await.map_err(while_connecting)?, Arc::clone(&watches))
+                    .await?;
+            if let Some(count) = address.wait_replicas {
+                let grants = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+                store.grants = Some((Arc::new(grants), count));
+            }
+            Ok(store)
+        })
+    }
+
+    async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
+        Ok(match address.route()? {
+            Route::One(place) => Servers::One(Link::to(*place, watches)),
+            Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, watches).await?)),
+        })
+    }
+
+    /// Connects when it is needed. The server is taken for one that tells of changes.
+    pub(crate) fn unconnected(address: &Address) -> Result<Self> {
+        let Route::One(place) = address.route().map_err(while_connecting)? else {
+            return Err(while_connecting(Error::new(ErrorKind::InvalidConfig, "a cluster is no single server")));
+        };
+        let watches = Arc::default();
+        let servers = Arc::new(Servers::One(Link::to(*place, &watches)));
+        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
     }
 
     /// Connects as `client` would, on a connection of its own.
@@ -90,29 +132,60 @@ impl RedisStore {
     ///
     /// Nothing remains if the future is dropped.
     pub async fn from_client(client: &Client) -> Result<Self> {
-        let link = Link::new(client.get_connection_info()).map_err(while_connecting)?;
-        let wire = link.wire().await.map_err(while_connecting)?;
-        let waiting = if wire.facts.tells { Waiting::Hint } else { Waiting::Poll };
-        Ok(Self { link, waiting })
+        let watches = Arc::default();
+        let place = Place::Server(client.get_connection_info().clone());
+        let servers = Servers::One(Link::to(place, &watches));
+        Self::over(servers, watches).await
     }
 
-    /// Connects when it is needed. The server is taken for one that tells of changes.
-    pub(crate) fn unconnected(address: &Address) -> Result<Self> {
-        let client = address.client().map_err(while_connecting)?;
-        let link = Link::new(client.get_connection_info()).map_err(while_connecting)?;
-        Ok(Self { link, waiting: Waiting::Hint })
+    fn over(servers: Servers, watches: Arc<Watches>) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let mut waiting = Waiting::Hint;
+            for link in servers.all().await.map_err(while_connecting)? {
+                if !link.wire().await.map_err(while_connecting)?.facts.tells {
+                    waiting = Waiting::Poll;
+                }
+            }
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+        })
     }
 
-    /// Runs a script that changes a key and its companion.
-    async fn change(&self, wire: &Wire, call: Call<'_>) -> Result<Value> {
-        self.link.run(wire, call, Effect::Change).await
+    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.
+    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<Value> {
+        let Some((servers, count)) = &self.grants else {
+            return self.servers.ask(Request::Run(call), Effect::Change).await;
+        };
+        // Half of what the engine allows a call.
+        let replicas = Replicas { count: *count, limit: (claim.ttl / 12).min(REPLICATION_LIMIT) };
+        let answer = servers.ask(Request::RunAndWait(call, replicas), Effect::Change).await?;
+        let (answer, known) = answer::with_replicas(answer)?;
+        if known >= u64::from(*count) || !answer::is_grant(&answer) {
+            return Ok(answer);
+        }
+        self.release(claim.key, claim.owner).await?;
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "{known} of {count} replicas knew of the grant in time, so it was given back: see their connection"
+            ),
+        ))
     }
 
     /// Notes that the key is held from now on.
-    fn held(&self, wire: &Wire, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
+    async fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
         let (loss, doubt) = ear.hold(owner);
-        self.link.settle(doubt.into_iter().collect());
-        grant.loss(loss).connection(wire.number)
+        if let Some(doubt) = doubt {
+            self.servers.settle(doubt).await;
+        }
+        let mut grant = grant.loss(loss);
+        // At least the number of the connection that the grant came over.
+        grant.connection = self.connections();
+        grant
+    }
+
+    fn connections(&self) -> Option<u64> {
+        let of_grants = self.grants.as_ref().map_or(Some(0), |(servers, _)| servers.connections());
+        Some(self.servers.connections()? + of_grants?)
     }
 }
 
@@ -127,25 +200,18 @@ impl Store for RedisStore {
     }
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
-        let wire = self.link.wire().await?;
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         // Before the request, so that nothing which follows its answer is missed.
-        let ear = self.link.watches.listen(claim.key);
+        let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
-        let call = &[
-            Bytes(claim.owner.as_bytes()),
-            Number(millis(claim.ttl)),
-            Bytes(&held),
-            Bytes(&holder),
-            Number(wire.facts.dates.into()),
-        ];
-        let answer = self.change(&wire, script::ACQUIRE.on(&[key, &companion], call)).await?;
+        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
+        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         Ok(match answer::attempt(&answer, claim.ttl)? {
-            Ok(grant) => Attempt::Acquired(self.held(&wire, ear, claim.owner, grant)),
+            Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
             Err(left) => {
                 let mut contention = Contention::new();
                 contention.retry_after = left;
-                if claim.waits && wire.facts.tells {
+                if claim.waits && self.waiting == Waiting::Hint {
                     contention = contention.wake(Wake::Hint(Box::pin(ear.touched())));
                 }
                 Attempt::Contended(contention)
@@ -162,82 +228,78 @@ impl Store for RedisStore {
     }
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
-        let wire = self.link.wire().await?;
-        let call = [Bytes(owner.as_bytes())];
-        let keys = [key.as_stored()];
-        let by_script = script::RELEASE.on(&keys, &call);
-        let answer = match wire.facts.removal {
-            Removal::Script => self.change(&wire, by_script).await?,
-            removal => match wire.ask(&conditional_delete(removal, key, owner)).await {
-                Ok(answer) => answer,
-                // Not among this user's rights: what the script needs is.
-                Err(error) if error.code() == Some("NOPERM") => self.change(&wire, by_script).await?,
-                Err(error) => return Err(fault::of(error, Effect::Change)),
-            },
-        };
-        let released = answer::is_one(&answer)?;
-        self.link.watches.released(key, owner);
+        let released =
+            answer::is_one(&self.servers.ask(Request::Delete(key.as_stored(), owner), Effect::Change).await?)?;
+        self.watches.released(key, owner);
         Ok(released)
     }
 
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
-        let wire = self.link.wire().await?;
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
-        let ear = self.link.watches.listen(claim.key);
+        let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[
             Bytes(claim.owner.as_bytes()),
             Number(millis(claim.ttl)),
             Bytes(&held),
             Bytes(&holder),
-            Number(wire.facts.dates.into()),
             Bytes(from.as_bytes()),
         ];
-        let answer = self.change(&wire, script::TRANSFER.on(&[key, &companion], call)).await?;
-        Ok(answer::grant(&answer, claim.ttl)?.map(|grant| self.held(&wire, ear, claim.owner, grant)))
+        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
+        Ok(match answer::grant(&answer, claim.ttl)? {
+            Some(grant) => Some(self.held(ear, claim.owner, grant).await),
+            None => None,
+        })
     }
 
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
-        let wire = self.link.wire().await?;
-        let (key, companion) = (key, companion(key.as_stored()));
-        let dates = Number(wire.facts.dates.into());
+        let companion = companion(key.as_stored());
         let call: &[_] = match expected {
-            Some(owner) => &[dates, Bytes(owner.as_bytes())],
-            None => &[dates],
+            Some(owner) => &[Bytes(owner.as_bytes())],
+            None => &[],
         };
-        let answer = self.change(&wire, script::FORCE_RELEASE.on(&[key.as_stored(), &companion], call)).await?;
+        let keys = [key.as_stored(), &*companion];
+        let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
         let removed = answer::removed(&answer)?;
         if removed.is_some() {
-            self.link.watches.removed(key);
+            self.watches.removed(key);
         }
         Ok(removed)
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
-        let wire = self.link.wire().await?;
         let companion = companion(key.as_stored());
         let keys = [key.as_stored(), &*companion];
-        let answer = self.link.run(&wire, script::INSPECT.on(&keys, &[]), Effect::Look).await?;
+        let answer = self.servers.ask(Request::Run(script::INSPECT.on(&keys, &[])), Effect::Look).await?;
         Ok(Inspection::new(answer::holder(&answer)?.into_iter().collect()))
     }
 
     async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
-        survey::list(&self.link, prefix, &page).await
+        survey::list(&self.servers, prefix, &page).await
     }
 
     async fn probe(&self) -> Result<Probe> {
-        survey::probe(&self.link).await
+        for link in self.servers.all().await? {
+            link.wire().await?;
+        }
+        // At most the number of the connection that answers.
+        let connection = self.connections();
+        let mut probe = survey::probe(&self.servers).await?;
+        probe.connection = connection;
+        Ok(probe)
     }
 
     async fn close(&self) -> Result<()> {
-        self.link.close();
+        self.servers.close();
+        if let Some((servers, _)) = &self.grants {
+            servers.close();
+        }
         Ok(())
     }
 }
 
 impl RedisStore {
     async fn extend_at_once(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
-        let wire = self.link.wire().await?;
         let companions: Vec<_> = claims.iter().map(|claim| companion(claim.key.as_stored())).collect();
         let notes: Vec<_> = claims.iter().map(note::of).collect();
         let keys: Vec<_> = claims.iter().zip(&companions).map(|(claim, side)| [claim.key.as_stored(), side]).collect();
@@ -246,15 +308,15 @@ impl RedisStore {
             .zip(&notes)
             .map(|(claim, note)| {
                 let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
-                [owner, ttl, Number(now()), Bytes(note), Number(wire.facts.dates.into())]
+                [owner, ttl, Number(now()), Bytes(note)]
             })
             .collect();
         let calls: Vec<_> = keys.iter().zip(&arguments).map(|(keys, call)| script::EXTEND.on(keys, call)).collect();
-        let answers = self.link.run_all(&wire, &calls, Effect::Change).await?;
+        let answers = self.servers.run_all(&calls, Effect::Change).await?;
         let grants = claims.iter().zip(answers).map(|(claim, answer)| {
             let grant = answer::grant(&answer?, claim.ttl)?;
             if grant.is_none() {
-                self.link.watches.gone(claim.key, claim.owner);
+                self.watches.gone(claim.key, claim.owner);
             }
             Ok(grant)
         });
@@ -266,16 +328,6 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("waiting", &self.waiting).finish_non_exhaustive()
     }
-}
-
-fn conditional_delete(removal: Removal, key: &Key, owner: &OwnerToken) -> Cmd {
-    let mut command = redis::cmd(if removal == Removal::Delifeq { "DELIFEQ" } else { "DELEX" });
-    command.arg(key.as_stored());
-    if removal == Removal::Delex {
-        command.arg("IFEQ");
-    }
-    command.arg(owner.as_bytes());
-    command
 }
 
 /// Whole milliseconds, and no less than what was asked for.

@@ -18,6 +18,24 @@ pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Opt
     }
 }
 
+/// The answer of a script, and the number of replicas that know what it did.
+pub(super) fn with_replicas(answer: Value) -> Result<(Value, u64)> {
+    let unexpected = || fault::unexpected(Effect::Change);
+    let Value::Array(mut answers) = answer else { return Err(unexpected()) };
+    let known = match answers.pop() {
+        // The server's word on it: this user may not wait, or nobody may here. Nobody is known to know.
+        Some(Value::ServerError(_)) => 0,
+        Some(known) => number(&known).and_then(|known| u64::try_from(known).ok()).ok_or_else(unexpected)?,
+        None => return Err(unexpected()),
+    };
+    Ok((answers.pop().ok_or_else(unexpected)?, known))
+}
+
+/// Whether the answer to a claim says that it holds.
+pub(super) fn is_grant(answer: &Value) -> bool {
+    !matches!(items(answer), Some([Value::Int(0), ..]))
+}
+
 /// A grant, or the word that this owner does not hold the key.
 pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
     let unexpected = || fault::unexpected(Effect::Change);
@@ -29,8 +47,10 @@ pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
             Some([Value::Int(1), stands, token]) => {
                 // A lease without an end is one that nobody shortened.
                 let stands = length(stands).ok_or_else(unexpected)?.unwrap_or(MAX_VALIDITY);
-                let grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
-                Ok(Some(grant.fencing(fence(token).ok_or_else(unexpected)?)))
+                let mut grant = Grant::new(stands.clamp(ttl, MAX_VALIDITY));
+                // 0: a server out of memory could not start a counter that was lost.
+                grant.fencing = Some(fence(token).ok_or_else(unexpected)?).filter(|token| token.get() > 0);
+                Ok(Some(grant))
             }
             _ => Err(unexpected()),
         },

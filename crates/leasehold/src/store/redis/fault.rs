@@ -1,11 +1,18 @@
 //! What an error of the server or of the connection means for a lease.
 
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+
 use redis::{RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
 /// The longest text of a server that is repeated.
 const MAX_TEXT: usize = 200;
+
+/// What stands before the words that a server repeats.
+const ARGUMENTS: &str = ", with args";
 
 /// Whether a request changes something if it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,25 +27,48 @@ pub(super) enum Effect {
 /// Everything else leaves open whether the request was applied.
 pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice).with_source(error),
+        Some((kind, advice)) => told(kind, error, advice),
         None => uncertain(&error, effect).with_source(error),
     }
 }
 
-/// What the failure to connect comes to.
-pub(super) fn connecting(error: RedisError) -> Error {
+/// What the failure to connect to a server comes to.
+pub(super) fn connecting(error: RedisError, server: &str) -> Error {
     let failed = match refused(&error) {
-        Some((kind, advice)) => with_text(kind, &error, advice),
+        Some((kind, advice)) => return told(kind, error, advice),
         None if error.kind() == redis::ErrorKind::AuthenticationFailed => Error::new(
             ErrorKind::Rejected,
             "the server refused the user name or the password: check both, and that the user may connect",
         ),
         None if error.kind() == redis::ErrorKind::InvalidClientConfig => {
-            Error::new(ErrorKind::InvalidConfig, format!("cannot connect that way: {error}"))
+            Error::new(ErrorKind::InvalidConfig, format!("cannot connect to {server} that way: {error}"))
         }
-        None => Error::new(ErrorKind::Unavailable, "cannot connect to the server"),
+        None if error.kind() == redis::ErrorKind::Parse => unexpected(Effect::Look),
+        None => unreached(&error, server),
     };
     failed.with_source(error)
+}
+
+/// Why nothing of the server was reached.
+fn unreached(error: &RedisError, server: &str) -> Error {
+    let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn StdError + Send + Sync>>());
+    let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+    let encryption = source.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match (encryption, source) {
+        (Some(rustls::Error::InvalidCertificate(why)), _) => Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the certificate of {server} is not trusted ({why}): name its authority by ca_file, and the server by a \
+                 name that the certificate is for"
+            ),
+        ),
+        (Some(_), _) => Error::new(
+            ErrorKind::Unavailable,
+            format!("{server} speaks no encryption that we know: does it expect redis:?"),
+        ),
+        (None, Some(source)) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}: {source}")),
+        (None, None) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}")),
+    }
 }
 
 /// An answer that no server of ours gives.
@@ -68,7 +98,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => {
             (Rejected, "give the user the rights that the documentation of this store lists")
         }
-        redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Rejected, "name the primary, not a replica"),
+        redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Unavailable, "it has become a replica: try again soon"),
         redis::ErrorKind::Server(ServerErrorKind::BusyLoading) => (Unavailable, "it is starting: try again soon"),
         _ if is("NOPERM") || text.contains("can't run this command") || text.contains("can't access") => {
             (Rejected, "give the user the rights that the documentation of this store lists")
@@ -76,7 +106,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("NOAUTH") => (Rejected, "name a user and a password"),
         _ if is("WRONGPASS") => (Rejected, "check the user name and the password"),
         _ if is("WRONGTYPE") => (Rejected, "the key holds something that is no lock: choose another key or namespace"),
-        _ if is("READONLY") => (Rejected, "name the primary, not a replica"),
+        _ if is("READONLY") => (Unavailable, "it has become a replica: try again soon"),
         _ if is("OOM") => (Unavailable, "it is out of memory: raise maxmemory or free some"),
         _ if is("MISCONF") => (Unavailable, "it cannot save its data and refuses writes: see its log"),
         _ if is("NOREPLICAS") => (Unavailable, "too few replicas are connected to it"),
@@ -85,6 +115,8 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if is("MASTERDOWN") || is("CLUSTERDOWN") || is("TRYAGAIN") || is("UNKILLABLE") => {
             (Unavailable, "try again soon")
         }
+        _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => (Rejected, "it is one of a cluster: write redis+cluster:"),
+        _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")
         }
@@ -92,8 +124,12 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     })
 }
 
-fn with_text(kind: ErrorKind, error: &RedisError, advice: &str) -> Error {
+/// An error in the server's own words.
+fn told(kind: ErrorKind, error: RedisError, advice: &str) -> Error {
     let text = [error.code(), error.detail()].into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let text: String = text.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
-    Error::new(kind, format!("the server said \"{text}\": {advice}"))
+    // It repeats what came with a command that it does not know: an owner token, or a password.
+    let (known, secret) = text.split_once(ARGUMENTS).map_or((&*text, None), |(known, rest)| (known, Some(rest)));
+    let short: String = known.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
+    let told = Error::new(kind, format!("the server said \"{short}\": {advice}"));
+    if secret.is_some() { told } else { told.with_source(error) }
 }

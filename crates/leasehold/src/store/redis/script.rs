@@ -53,6 +53,11 @@ impl Script {
 }
 
 impl Call<'_> {
+    /// The key that decides where it is run.
+    pub(super) fn key(&self) -> &str {
+        self.keys.first().copied().unwrap_or_default()
+    }
+
     /// For a server that knows the script.
     pub(super) fn by_hash(&self) -> Cmd {
         self.command("EVALSHA", &self.script.hash)

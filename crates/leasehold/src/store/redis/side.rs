@@ -1,7 +1,7 @@
 //! The key beside a key: where the fencing counter and what is known of the holder are kept.
 
 /// The slots of a cluster.
-const SLOTS: u16 = 16_384;
+pub(super) const SLOTS: u16 = 16_384;
 
 /// The name of the companion of a key. It lies in the same slot of a cluster, and begins with the key, so that one rule
 /// of an access list covers both.
@@ -27,7 +27,7 @@ fn tag(key: &str) -> Option<&str> {
 }
 
 /// The slot of a cluster in which a key lies.
-fn slot(key: &str) -> u16 {
+pub(super) fn slot(key: &str) -> u16 {
     crc16(tag(key).unwrap_or(key).as_bytes()) % SLOTS
 }
 

@@ -10,6 +10,7 @@ use super::answer;
 use super::fault::{self, Effect};
 use super::link::Link;
 use super::script;
+use super::servers::Servers;
 use super::side::companion;
 use crate::error::Result;
 use crate::store::{Entry, Finding, Level, Listing, Page, Probe};
@@ -18,15 +19,18 @@ use crate::store::{Entry, Finding, Level, Listing, Page, Probe};
 const STEP: usize = 1000;
 
 /// Which keys are held. The server knows no order, so all of them are searched for each page.
-pub(super) async fn list(link: &Arc<Link>, prefix: &str, page: &Page) -> Result<Listing> {
-    let names: Vec<_> = matching(link, prefix, page.after.as_deref()).await?.into_iter().collect();
+pub(super) async fn list(servers: &Servers, prefix: &str, page: &Page) -> Result<Listing> {
+    let mut found = BTreeSet::new();
+    for link in servers.all().await? {
+        found.extend(matching(&link, prefix, page.after.as_deref()).await?);
+    }
+    let names: Vec<_> = found.into_iter().collect();
     let companions: Vec<_> = names.iter().map(|name| companion(name)).collect();
     let keys: Vec<_> = names.iter().zip(&companions).map(|(name, side)| [&**name, &**side]).collect();
     let calls: Vec<_> = keys.iter().map(|keys| script::INSPECT.on(keys, &[])).collect();
-    let wire = link.wire().await?;
     let mut listing = Listing::default();
     for (names, calls) in names.chunks(STEP).zip(calls.chunks(STEP)) {
-        let answers = link.run_all(&wire, calls, Effect::Look).await?;
+        let answers = servers.run_all(calls, Effect::Look).await?;
         for (name, answer) in names.iter().zip(answers) {
             // Given back since it was found.
             let Some(holder) = answer::holder(&answer?)? else { continue };
@@ -48,7 +52,7 @@ async fn matching(link: &Arc<Link>, prefix: &str, after: Option<&str>) -> Result
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP).arg("TYPE").arg("string");
-        let Value::Array(answer) = link.ask(&scan, Effect::Look).await? else {
+        let Value::Array(answer) = link.ask(&scan).await? else {
             return Err(fault::unexpected(Effect::Look));
         };
         let [Value::BulkString(next), Value::Array(keys)] = &*answer else {
@@ -77,8 +81,33 @@ fn escaped(text: &str) -> String {
     })
 }
 
-/// What the server tells of itself, as far as this user may know.
-pub(super) async fn probe(link: &Arc<Link>) -> Result<Probe> {
+/// What the servers tell of themselves, as far as this user may know: time and age are those of the youngest.
+pub(super) async fn probe(servers: &Servers) -> Result<Probe> {
+    let mut whole: Option<Probe> = None;
+    for link in servers.all().await? {
+        let part = probe_one(&link).await?;
+        whole = Some(match whole {
+            None => part,
+            Some(whole) => together(whole, part),
+        });
+    }
+    Ok(whole.unwrap_or_default())
+}
+
+fn together(mut whole: Probe, part: Probe) -> Probe {
+    if part.uptime < whole.uptime {
+        (whole.uptime, whole.server_time) = (part.uptime, part.server_time);
+    }
+    whole.identity = whole.identity.zip(part.identity).map(|(whole, part)| format!("{whole} {part}"));
+    for finding in part.findings {
+        if !whole.findings.contains(&finding) {
+            whole.findings.push(finding);
+        }
+    }
+    whole
+}
+
+async fn probe_one(link: &Arc<Link>) -> Result<Probe> {
     let wire = link.wire().await?;
     let mut questions = redis::pipe();
     questions.cmd("EVAL").arg("return 1").arg(0);
@@ -90,7 +119,7 @@ pub(super) async fn probe(link: &Arc<Link>) -> Result<Probe> {
     if let Value::ServerError(error) = path {
         return Err(fault::of(error.into(), Effect::Look));
     }
-    let mut probe = Probe::new().connection(wire.number);
+    let mut probe = Probe::new();
     probe.server_time = redis::from_redis_value::<(u64, u32)>(time)
         .ok()
         .and_then(|(seconds, micros)| UNIX_EPOCH.checked_add(Duration::new(seconds, micros.saturating_mul(1000))));

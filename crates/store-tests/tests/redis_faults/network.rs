@@ -1,0 +1,256 @@
+//! The way to the server breaks, in the middle of each request.
+
+use std::time::Duration;
+
+use leasehold::testkit::{Accident, Proxy, Server};
+use leasehold::{ErrorKind, LockManager, LostReason, Renew};
+use store_tests::redis;
+
+use crate::setting::{Direct, LONG, SHORT, builder, fence, manager, soon, until};
+
+/// A server, a network in front of it, a manager behind that, and a way around.
+struct Bench {
+    server: Server,
+    proxy: Proxy,
+    locks: LockManager,
+    others: LockManager,
+    direct: Direct,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let server = redis().start().unwrap();
+        let proxy = Proxy::start(server.address()).unwrap();
+        let locks = manager(proxy.address(), SHORT).await;
+        let (others, direct) = (manager(server.address(), SHORT).await, Direct::to(server.address()));
+        let bench = Self { server, proxy, locks, others, direct };
+        // Every script is known from here on: one request each.
+        let guard = bench.locks.lock("warm").try_acquire().await.unwrap().unwrap();
+        guard.extend(SHORT).await.unwrap();
+        guard.release().await.unwrap();
+        bench
+    }
+
+    fn counter(&mut self, key: &str) -> Option<String> {
+        self.direct.text(&format!("HGET leasehold:{key}:fence{{leasehold:{key}}} fence"))
+    }
+}
+
+/// Each way in which a request or its reply is lost.
+fn losses() -> [(&'static str, Accident); 4] {
+    [
+        ("request reset", Accident::lose_request()),
+        ("request swallowed", Accident::lose_request().silently()),
+        ("reply reset", Accident::lose_reply()),
+        ("reply swallowed", Accident::lose_reply().silently()),
+    ]
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn what_is_lost_in_an_acquire_is_healed_within_the_call() {
+    let mut bench = Bench::new().await;
+    for (at, (what, accident)) in losses().into_iter().enumerate() {
+        let key = format!("k{at}");
+        bench.proxy.once(accident.containing("EVALSHA"));
+        let guard = soon(what, bench.locks.lock(&key).try_acquire()).await.unwrap().expect(what);
+        assert_eq!(bench.proxy.pending(), 0, "{what}");
+        guard.check().unwrap();
+        // One holder and one token, however often it was asked for.
+        let holder = bench.others.holder(&key).await.unwrap().unwrap();
+        assert_eq!((holder.owner == *guard.owner_token(), holder.fencing), (true, guard.fencing_token()), "{what}");
+        assert_eq!(bench.counter(&key), Some(fence(&guard).to_string()), "{what}");
+        assert!(bench.others.lock(&key).try_acquire().await.unwrap().is_none(), "{what}");
+        guard.release().await.unwrap();
+        // The undo of what was uncertain must not meet the next holder.
+        let next = bench.others.lock(&key).try_acquire().await.unwrap().expect(what);
+        assert_eq!(fence(&next).get(), fence_of(&bench.counter(&key)), "{what}");
+        next.check().unwrap();
+    }
+}
+
+fn fence_of(counter: &Option<String>) -> u64 {
+    counter.as_ref().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn what_is_lost_in_an_extend_is_healed_or_told_as_unknown() {
+    let bench = Bench::new().await;
+    let guard = bench.locks.lock("k").try_acquire().await.unwrap().unwrap();
+    for (longer, (what, accident)) in (1..).zip(losses()) {
+        bench.proxy.once(accident.containing("EVALSHA"));
+        let ttl = SHORT + Duration::from_secs(longer);
+        let before = guard.remaining();
+        let extended = soon(what, guard.extend(ttl)).await;
+        assert_eq!(bench.proxy.pending(), 0, "{what}");
+        match extended {
+            Ok(()) => assert!(guard.remaining() > before, "{what}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Indeterminate, "{what}: {error}"),
+        }
+        // The next one goes through, on a connection of its own.
+        guard.extend(ttl).await.unwrap();
+        guard.check().unwrap();
+        assert!(bench.others.lock("k").try_acquire().await.unwrap().is_none(), "{what}");
+    }
+    guard.release().await.unwrap();
+    assert!(bench.others.lock("k").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn what_is_lost_in_a_release_is_healed() {
+    let bench = Bench::new().await;
+    for (what, accident) in losses() {
+        let guard = bench.locks.lock("k").try_acquire().await.unwrap().expect(what);
+        bench.proxy.once(accident.containing("EVALSHA"));
+        soon(what, guard.release()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(bench.proxy.pending(), 0, "{what}");
+        assert!(bench.others.holder("k").await.unwrap().is_none(), "{what}");
+    }
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_black_hole_ends_each_call_at_its_limit_and_leaves_nothing() {
+    let mut bench = Bench::new().await;
+    let held = bench.locks.lock("held").try_acquire().await.unwrap().unwrap();
+    bench.proxy.hold();
+    let error = soon("an acquire", bench.locks.lock("k").try_acquire()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+    let error = soon("an extend", held.extend(SHORT)).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Unavailable), "{error}");
+    let error = soon("a look", bench.locks.holder("k")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(soon("the loss", held.lost()).await, LostReason::Expired);
+    bench.proxy.heal();
+    // Whatever was on its way arrives now; the undo, or else the ttl, ends it.
+    let free = async {
+        while bench.direct.number("EXISTS leasehold:k leasehold:held") != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("nothing is left", free).await;
+    let again = bench.locks.lock("k").try_acquire().await.unwrap().unwrap();
+    again.release().await.unwrap();
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_grant_that_comes_after_the_ttl_is_refused_and_leaves_nothing() {
+    let mut bench = Bench::new().await;
+    // An operation may take a sixth of the ttl; the request arrives after all of it.
+    let ttl = Duration::from_millis(600);
+    bench.proxy.requests().delay(ttl * 3);
+    let lock = bench.locks.lock("k").ttl(ttl);
+    let error = soon("an answer", lock.try_acquire()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+    bench.proxy.heal();
+    tokio::time::sleep(ttl * 4).await;
+    let gone = async {
+        while bench.direct.number("EXISTS leasehold:k") != 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon("nothing is left", gone).await;
+    assert!(bench.others.lock("k").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_renewed_lease_survives_a_black_hole_shorter_than_its_validity() {
+    let bench = Bench::new().await;
+    let ttl = Duration::from_secs(30);
+    let locks = builder(bench.proxy.address(), ttl).await.renew(Renew::Every(Duration::from_secs(1))).build().unwrap();
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    // Both ends keep their connections, and nothing passes: the old connection stays dead when the network is back.
+    bench.proxy.once(Accident::lose_request().silently());
+    until("a renewal is swallowed", || bench.proxy.pending() == 0).await;
+    let before = guard.remaining();
+    until("a later renewal", || guard.remaining() > before).await;
+    bench.proxy.hold();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    guard.check().unwrap();
+    bench.proxy.heal();
+    let before = guard.remaining();
+    until("a renewal after the black hole", || guard.remaining() > before).await;
+    guard.check().unwrap();
+    assert!(bench.others.lock("k").try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_half_open_connection_is_replaced_by_the_next_request() {
+    let bench = Bench::new().await;
+    let connections = bench.proxy.accepted();
+    bench.proxy.once(Accident::lose_request().silently());
+    // Given up by its caller before any limit.
+    let lock = bench.locks.lock("k");
+    let given_up = tokio::time::timeout(Duration::from_millis(500), lock.try_acquire()).await;
+    assert!(given_up.is_err());
+    let guard = soon("the next", bench.locks.lock("other").try_acquire()).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert!(bench.proxy.accepted() > connections);
+    assert!(bench.others.holder("k").await.unwrap().is_none());
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_stopped_server_that_goes_on_is_used_again() {
+    let bench = Bench::new().await;
+    let ttl = Duration::from_secs(30);
+    let locks = builder(bench.server.address(), ttl).await.operation_limit(Duration::from_secs(1)).build().unwrap();
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    bench.server.stop().unwrap();
+    let error = soon("an answer", locks.lock("other").try_acquire()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    bench.server.cont().unwrap();
+    guard.extend(ttl).await.unwrap();
+    guard.check().unwrap();
+    let other = soon("the other key", locks.lock("other").acquire()).await.unwrap();
+    other.release().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn waiters_and_holders_survive_the_end_of_their_connection() {
+    let mut bench = Bench::new().await;
+    let locks = manager(bench.proxy.address(), LONG).await;
+    let others = manager(bench.server.address(), LONG).await;
+    let own = locks.lock("own").try_acquire().await.unwrap().unwrap();
+    let theirs = others.lock("k").try_acquire().await.unwrap().unwrap();
+    for round in ["killed by the server", "reset by the network", "ended by the network"] {
+        let lock = locks.lock("k");
+        let mut waiting = Box::pin(lock.acquire());
+        tokio::select! {
+            _ = &mut waiting => panic!("granted twice"),
+            () = tokio::time::sleep(Duration::from_millis(300)) => {}
+        }
+        match round {
+            "killed by the server" => drop(bench.direct.ask("CLIENT KILL TYPE normal SKIPME yes")),
+            "reset by the network" => bench.proxy.reset(),
+            _ => bench.proxy.hang_up(),
+        }
+        tokio::select! {
+            _ = &mut waiting => panic!("granted twice, {round}"),
+            () = tokio::time::sleep(Duration::from_millis(300)) => {}
+        }
+        drop(waiting);
+        own.check().unwrap();
+        theirs.check().unwrap();
+    }
+    let lock = locks.lock("k");
+    let waiting = lock.acquire();
+    let (guard, released) = tokio::join!(soon("the key", waiting), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        theirs.release().await
+    });
+    released.unwrap();
+    guard.unwrap().release().await.unwrap();
+    // The connection is a new one, on which nobody had asked for this key until now.
+    bench.direct.ask("DEL leasehold:own");
+    own.extend(LONG).await.unwrap_err();
+    assert_eq!(own.lost().await, LostReason::NotHeld);
+}

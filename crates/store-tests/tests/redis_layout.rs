@@ -1,0 +1,128 @@
+//! What stands in a server: to be changed only together with everybody who shares a key.
+
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use leasehold::LockManager;
+use leasehold::store::HolderInfo;
+use redis::Connection;
+use store_tests::{Site, on_every_server};
+
+on_every_server! {
+    a_lease_is_a_string_with_a_companion
+    names_are_these
+    the_companion_outlives_the_lease_by_a_week
+    values_pass_on
+}
+
+fn keys(client: &mut Connection) -> Vec<String> {
+    let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(client).unwrap();
+    keys.sort();
+    keys
+}
+
+fn ask<T: redis::FromRedisValue>(client: &mut Connection, command: &[&str]) -> T {
+    redis::cmd(command[0]).arg(&command[1..]).query(client).unwrap()
+}
+
+async fn manager(site: &Site) -> LockManager {
+    let mut info = HolderInfo::default();
+    info.host = Some("host".to_owned());
+    info.pid = Some(7);
+    info.command = Some("import".to_owned());
+    site.builder().await.holder_info(info).ttl(Duration::from_secs(60)).build().unwrap()
+}
+
+async fn a_lease_is_a_string_with_a_companion(site: Site) {
+    let (locks, mut client) = (manager(&site).await, site.client());
+    let lock = locks.lock("deploy").label("nightly").reason("because\nof it");
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let companion = "leasehold:deploy:fence{leasehold:deploy}";
+    assert_eq!(keys(&mut client), ["leasehold:deploy", companion]);
+
+    assert_eq!(ask::<String>(&mut client, &["TYPE", "leasehold:deploy"]), "string");
+    let token = guard.owner_token().expose();
+    assert_eq!(ask::<String>(&mut client, &["GET", "leasehold:deploy"]), token);
+    assert_eq!(token.len(), 32);
+    let left: i64 = ask(&mut client, &["PTTL", "leasehold:deploy"]);
+    assert!((30_000..=60_000).contains(&left), "{left}");
+
+    assert_eq!(ask::<String>(&mut client, &["TYPE", companion]), "hash");
+    let fields: BTreeMap<String, String> = ask(&mut client, &["HGETALL", companion]);
+    let names: Vec<_> = fields.keys().map(String::as_str).collect();
+    assert_eq!(names, ["fence", "holder", "owner", "renewed", "since"]);
+    assert_eq!(fields["owner"], token);
+    assert_eq!(fields["holder"], "host\n7\nimport\nnightly\nbecause of it");
+    assert_eq!(fields["fence"], guard.fencing_token().unwrap().get().to_string());
+    // Milliseconds of the holder's clock; microseconds of the server's.
+    let (seconds, _): (u64, u64) = ask(&mut client, &["TIME"]);
+    for (field, per_second) in [("since", 1000), ("renewed", 1000), ("fence", 1_000_000)] {
+        let at = fields[field].parse::<u64>().unwrap() / per_second;
+        assert!(seconds.abs_diff(at) < 60, "{field}: {at}, now {seconds}");
+    }
+    guard.release().await.unwrap();
+    assert_eq!(keys(&mut client), [companion]);
+    let after: BTreeMap<String, String> = ask(&mut client, &["HGETALL", companion]);
+    assert_eq!(after["fence"], fields["fence"]);
+}
+
+async fn names_are_these(site: Site) {
+    for (namespace, name, expected) in [
+        ("leasehold", "deploy", ["leasehold:deploy", "leasehold:deploy:fence{leasehold:deploy}"]),
+        ("", "deploy", ["deploy", "deploy:fence{deploy}"]),
+        ("app.1", "a:b", ["app.1:a:b", "app.1:a:b:fence{app.1:a:b}"]),
+        ("leasehold", "{tenant}:x", ["leasehold:{tenant}:x", "leasehold:{tenant}:x:fence"]),
+        ("", "täglich ü", ["täglich ü", "täglich ü:fence{täglich ü}"]),
+        ("", "{}x", ["{}x", "{}x:fence{1531}"]),
+        ("", "a}b", ["a}b", "a}b:fence{ddb9}"]),
+    ] {
+        let mut client = site.client();
+        let locks = site.builder().await.namespace(namespace).build().unwrap();
+        let guard = locks.lock(name).try_acquire().await.unwrap().unwrap();
+        assert_eq!(keys(&mut client), expected);
+        guard.release().await.unwrap();
+        ask::<()>(&mut client, &["FLUSHALL"]);
+    }
+}
+
+async fn the_companion_outlives_the_lease_by_a_week(site: Site) {
+    let (locks, mut client) = (manager(&site).await, site.client());
+    let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
+    let companion = "leasehold:deploy:fence{leasehold:deploy}";
+    // Eight days from its last use: a week beyond the longest lease, of a day.
+    let mut fresh = || {
+        let left: i64 = ask(&mut client, &["PTTL", companion]);
+        assert!((690_000_000..=691_200_000).contains(&left), "{left}");
+        ask::<()>(&mut client, &["PEXPIRE", companion, "100000"]);
+    };
+    fresh();
+    guard.extend(Duration::from_secs(60)).await.unwrap();
+    fresh();
+    let guard = locks.lock("deploy").resume(&guard.hand_over().await.unwrap()).await.unwrap();
+    fresh();
+    guard.release().await.unwrap();
+    let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
+    fresh();
+    // Removed by an operator, the token of the one who was removed stays known.
+    locks.force_release("deploy", None).await.unwrap().unwrap();
+    fresh();
+    drop(guard);
+}
+
+async fn values_pass_on(site: Site) {
+    let (locks, mut client) = (manager(&site).await, site.client());
+    let lock = locks.lock("deploy");
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let first = guard.fencing_token().unwrap().get();
+    let token = guard.hand_over().await.unwrap();
+    assert_eq!(ask::<String>(&mut client, &["GET", "leasehold:deploy"]), token.expose());
+    let guard = lock.resume(&token).await.unwrap();
+    assert_ne!(guard.owner_token(), &token);
+    assert_eq!(ask::<String>(&mut client, &["GET", "leasehold:deploy"]), guard.owner_token().expose());
+    // One by one, once it has started.
+    assert_eq!(guard.fencing_token().unwrap().get(), first + 1);
+    guard.release().await.unwrap();
+    assert_eq!(lock.try_acquire().await.unwrap().unwrap().fencing_token().unwrap().get(), first + 2);
+}

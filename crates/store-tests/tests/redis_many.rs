@@ -1,0 +1,87 @@
+//! Very many leases of one manager.
+
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::observe::{Event, Observer};
+use leasehold::testkit::Residue;
+use leasehold::{Clock, LockGuard, LockManager, Operation};
+use store_tests::{Site, on_every_server};
+
+on_every_server! {
+    ten_thousand_leases_are_renewed_in_batches
+}
+
+const LEASES: u32 = 10_000;
+const TTL: Duration = Duration::from_secs(18);
+/// The most leases of a batch, and how far apart those of one may fall due.
+const BATCH: (u32, Duration) = (256, Duration::from_millis(20));
+
+async fn ten_thousand_leases_are_renewed_in_batches(site: Site) {
+    let counts = Arc::new(Counts::default());
+    let locks = site.builder().await.ttl(TTL).observer(Looker(Arc::clone(&counts))).build().unwrap();
+    let began = Clock::system().now();
+    let guards = acquire_all(&locks).await;
+    let spread = Clock::system().now().since(began);
+    let fences: Vec<_> = guards.iter().map(|guard| guard.fencing_token()).collect();
+    let was = |count: &AtomicU32| count.load(Ordering::Relaxed);
+    let (requests, renewed) = (was(&counts.requests), was(&counts.renewed));
+    tokio::time::sleep(TTL + Duration::from_secs(1)).await;
+    let (requests, renewed) = (was(&counts.requests) - requests, was(&counts.renewed) - renewed);
+
+    for (guard, fence) in guards.iter().zip(fences) {
+        guard.check().unwrap();
+        assert_eq!(guard.fencing_token(), fence);
+    }
+    assert_eq!((was(&counts.failed), was(&counts.lost)), (0, 0));
+    assert!(renewed >= 2 * LEASES, "{renewed} renewals");
+    // Once within each third of a ttl: as many batches as it takes, and one more for each moment at which some fall due.
+    let moments = spread.div_duration_f64(BATCH.1).ceil() as u32;
+    let most = (renewed.div_ceil(LEASES) + 1) * (LEASES.div_ceil(BATCH.0) + moments + 1);
+    assert!(requests <= most, "{requests} requests for {renewed} renewals of leases taken within {spread:?}");
+    drop(guards);
+    site.at_rest(std::slice::from_ref(&locks)).await;
+    assert!(Residue::of(&locks).is_none());
+}
+
+async fn acquire_all(locks: &LockManager) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for some in (0..LEASES).collect::<Vec<_>>().chunks(500) {
+        let ask = |number: &u32| {
+            let lock = locks.lock(&format!("lease {number}"));
+            tokio::spawn(async move { lock.try_acquire().await })
+        };
+        for task in some.iter().map(ask).collect::<Vec<_>>() {
+            guards.push(task.await.unwrap().unwrap().unwrap());
+        }
+    }
+    guards
+}
+
+/// What became of renewals.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU32,
+    renewed: AtomicU32,
+    failed: AtomicU32,
+    lost: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Looker(Arc<Counts>);
+
+impl Observer for Looker {
+    fn observe(&self, event: &Event<'_>) {
+        let count = match event {
+            Event::StoreCall(call) if call.operation == Operation::Extend => &self.0.requests,
+            Event::Renewed(_) => &self.0.renewed,
+            Event::RenewalFailed(_) => &self.0.failed,
+            Event::Lost(_) => &self.0.lost,
+            _ => return,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
