@@ -46,7 +46,7 @@ impl Core {
                 self.undo(&record, index, Remains::Perhaps);
             }
         }
-        self.check_majority(&said)?;
+        self.check_applied(&said, |released| *released)?;
         // Where a majority had no lease, the owner had none.
         Ok(answered(&said).filter(|released| !**released).count() < self.majority())
     }
@@ -63,7 +63,7 @@ impl Core {
             Box::pin(async move { core.nodes[index].store().force_release(&key, expected.as_ref()).await })
         };
         let said = self.gather(self.node_timeout, ErrorKind::Indeterminate, remove, |_| false, None).await;
-        self.check_majority(&said)?;
+        self.check_applied(&said, Option::is_some)?;
         let answers = answered(&said).count();
         let mut told = Vec::new();
         let mut floor = None;

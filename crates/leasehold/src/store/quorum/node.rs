@@ -116,7 +116,9 @@ impl Core {
             Some(seen) => connection.is_some() && seen.connection == connection,
             None => false,
         };
-        if !is_known(&node.seen.lock()) {
+        if connection.is_none() {
+            self.look_at(index).await?;
+        } else if !is_known(&node.seen.lock()) {
             let _turn = node.looking.lock().await;
             if !is_known(&node.seen.lock()) {
                 self.look_at(index).await?;

@@ -155,6 +155,11 @@ impl Core {
 
     /// An error that names each node, unless a majority answered.
     pub(super) fn check_majority<T>(&self, said: &Said<T>) -> Result<()> {
+        self.check_applied(said, |_| false)
+    }
+
+    /// The same of a change, which some of those who answered may have made.
+    pub(super) fn check_applied<T>(&self, said: &Said<T>, is_change: impl Fn(&T) -> bool) -> Result<()> {
         if answered(said).count() >= self.majority() {
             return Ok(());
         }
@@ -169,7 +174,8 @@ impl Core {
                 _ => words.push((index, "answered".to_owned())),
             }
         }
-        let is_certain = faults.iter().all(|(_, fault)| fault.kind() != ErrorKind::Indeterminate);
+        let is_certain =
+            faults.iter().all(|(_, fault)| fault.kind() != ErrorKind::Indeterminate) && !answered(said).any(is_change);
         Err(error(self, words, &faults, is_certain))
     }
 }
