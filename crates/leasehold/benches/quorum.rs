@@ -52,15 +52,16 @@ async fn main() {
     let servers = [Server::start(), Server::start(), Server::start()];
     println!("cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to raw");
     for tasks in [1, 16, 64] {
-        let mut rates: [Vec<f64>; 4] = Default::default();
+        let mut rates: [Vec<f64>; 5] = Default::default();
         for _ in 0..ROUNDS {
             rates[0].push(raw(&servers[0].1, tasks).await);
             rates[1].push(raw_three(&servers, tasks).await);
-            rates[2].push(store(&servers, tasks).await);
-            rates[3].push(engine(&servers, tasks).await);
+            rates[2].push(stores(&servers, tasks).await);
+            rates[3].push(store(&servers, tasks).await);
+            rates[4].push(engine(&servers, tasks).await);
         }
         let rates = rates.map(median);
-        let names = ["raw", "raw on three", "quorum", "engine"];
+        let names = ["raw", "raw on three", "stores on three", "quorum", "engine"];
         let shown: Vec<_> =
             names.iter().zip(rates).map(|(name, rate)| format!("{name} {rate:.0} ({:.2})", rate / rates[0])).collect();
         println!("{tasks:3} tasks: {}", shown.join(", "));
@@ -158,6 +159,27 @@ async fn store(servers: &[Server], tasks: usize) -> f64 {
     .await;
     store.close().await.unwrap();
     rate
+}
+
+/// Three stores at once, without any decision: what the quorum adds to is this.
+async fn stores(servers: &[Server; 3], tasks: usize) -> f64 {
+    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+    for server in servers {
+        stores.push(Arc::new(RedisStore::connect(&server.1).await.unwrap()));
+    }
+    turn(tasks, move |task| {
+        let stores = stores.clone();
+        async move {
+            let key = Key::new("stores", &task.to_string()).unwrap();
+            let owner = OwnerToken::mint().unwrap();
+            let cycle = async |store: &Arc<dyn Store>| {
+                store.acquire(&Claim::new(&key, &owner, Duration::from_secs(30))).await.unwrap();
+                assert!(store.release(&key, &owner).await.unwrap());
+            };
+            tokio::join!(cycle(&stores[0]), cycle(&stores[1]), cycle(&stores[2]));
+        }
+    })
+    .await
 }
 
 async fn engine(servers: &[Server], tasks: usize) -> f64 {

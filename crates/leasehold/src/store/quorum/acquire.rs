@@ -193,6 +193,7 @@ impl Ballot {
             match (self.tally.verdict(&self.core, self.core.fence), &self.round) {
                 // Whether something remains is known only when all have answered.
                 (Some(Verdict::Unknown), Some(round)) if !round.is_over() => {}
+                (Some(_), Some(round)) if round.is_outrun() => {}
                 (Some(verdict), _) => return verdict,
                 (None, _) => {}
             }

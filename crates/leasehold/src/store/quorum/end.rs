@@ -25,7 +25,11 @@ impl Core {
                 let record = Arc::clone(&record);
                 Box::pin(async move {
                     let Some(_undoing) = record.undo(index) else { return Ok(false) };
-                    core.nodes[index].store().release(&record.key, &record.owner).await
+                    let released = core.nodes[index].store().release(&record.key, &record.owner).await;
+                    if matches!(&released, Err(error) if error.kind() != ErrorKind::Closed) {
+                        core.undo(&record, index, Remains::Perhaps);
+                    }
+                    released
                 })
             }
         };
@@ -41,11 +45,6 @@ impl Core {
                 .any(|word| answered(said).filter(|released| **released == word).count() >= self.majority())
         };
         let said = self.gather(self.node_timeout, ErrorKind::Indeterminate, release, is_enough, Some(late)).await;
-        for (index, answer) in said.iter().enumerate() {
-            if matches!(answer, Some(Err(error)) if error.kind() != ErrorKind::Closed) {
-                self.undo(&record, index, Remains::Perhaps);
-            }
-        }
         self.check_applied(&said, |released| *released)?;
         // Where a majority had no lease, the owner had none.
         Ok(answered(&said).filter(|released| !**released).count() < self.majority())
@@ -159,15 +158,11 @@ impl Core {
     }
 }
 
-/// A release that nobody waits for any more, and that may not have arrived.
+/// A release that nobody waits for any more, and that went unanswered.
 async fn release_again(core: Arc<Core>, record: Arc<Record>, index: usize, answer: Option<Result<bool>>) {
-    match answer {
-        Some(Ok(_)) => {}
-        Some(Err(error)) if error.kind() == ErrorKind::Closed => {}
-        Some(Err(_)) | None => {
-            if let Some(undoing) = record.undo(index) {
-                core.give_back(undoing, Remains::Perhaps).await;
-            }
-        }
+    if answer.is_none()
+        && let Some(undoing) = record.undo(index)
+    {
+        core.give_back(undoing, Remains::Perhaps).await;
     }
 }

@@ -24,7 +24,7 @@ impl Core {
         let claims: Arc<[OwnedClaim]> = claims.iter().map(OwnedClaim::new).collect();
         let mut round = Round::new(self, self.limit(shortest), |index| self.ask_to_extend(index, &claims));
         let mut tallies: Vec<Tally<Grant, ()>> = claims.iter().map(|_| Tally::default()).collect();
-        while tallies.iter().any(|tally| tally.verdict(self, None).is_none()) {
+        while tallies.iter().any(|tally| tally.verdict(self, None).is_none()) || round.is_outrun() {
             let answers = round.next().await;
             if answers.is_empty() {
                 for (index, error) in round.missing(ErrorKind::Indeterminate) {

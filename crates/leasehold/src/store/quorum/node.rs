@@ -1,7 +1,7 @@
 //! One of the stores of a quorum: its name, whether its grants count, and how much still runs on at it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +14,9 @@ use crate::store::{BoxFuture, Capabilities, SharedStore, Store, Waiting};
 
 /// So many requests may run on at one node after their callers went on; while there are more, it is not asked.
 const CROWD: usize = 1000;
+
+/// With so many of them at a node that does answer, callers wait for it, so that they do not outrun it.
+const BACKLOG: usize = 64;
 
 /// An uptime in whole seconds may say one more than it was.
 const GRAIN: Duration = Duration::from_secs(1);
@@ -28,6 +31,8 @@ pub(super) struct Node {
     /// Held by whoever looks whether it was restarted.
     looking: tokio::sync::Mutex<()>,
     running: AtomicUsize,
+    /// When it last answered, in nanoseconds of the clock.
+    heard: AtomicU64,
 }
 
 /// What a node said of itself when it was last looked at.
@@ -50,6 +55,7 @@ impl Node {
             seen: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             running: AtomicUsize::new(0),
+            heard: AtomicU64::new(0),
         }
     }
 
@@ -68,6 +74,16 @@ impl Node {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, format!("not asked: {CROWD} earlier requests are not answered")))
+    }
+
+    pub(super) fn heard(&self, now: Moment) {
+        self.heard.fetch_max(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether it answers, if slower than it is asked.
+    pub(super) fn is_behind(&self, core: &Core) -> bool {
+        self.running() > BACKLOG
+            && core.clock.now().since(Moment::from_nanos(self.heard.load(Ordering::Acquire))) < core.node_timeout
     }
 
     pub(super) fn running(&self) -> usize {

@@ -66,6 +66,10 @@ impl<T: Send + 'static> Round<T> {
                 }
                 Poll::Pending => true,
             });
+            if !answers.is_empty() {
+                let now = self.core.clock.now();
+                answers.iter().for_each(|(index, _)| self.core.nodes[*index].heard(now));
+            }
             self.is_over = self.pending.is_empty();
             if answers.is_empty() {
                 self.is_over |= self.limit.as_mut().poll(context).is_ready();
@@ -78,6 +82,11 @@ impl<T: Send + 'static> Round<T> {
     /// Whether nobody else will answer in time.
     pub(super) const fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Whether somebody who has not answered yet should be waited for, although the rest may be enough.
+    pub(super) fn is_outrun(&self) -> bool {
+        !self.is_over && self.pending.iter().any(|(index, _)| self.core.nodes[*index].is_behind(&self.core))
     }
 
     pub(super) fn is_pending(&self, index: usize) -> bool {
@@ -97,9 +106,12 @@ impl<T: Send + 'static> Drop for Round<T> {
             return;
         }
         for (index, request) in self.pending.drain(..) {
-            let late = self.late.clone();
+            let (late, core) = (self.late.clone(), Arc::clone(&self.core));
             self.core.run_on(index, async move {
                 let answer = timeout(LINGER, request).await.ok();
+                if answer.is_some() {
+                    core.nodes[index].heard(core.clock.now());
+                }
                 if let Some(late) = late {
                     late(index, answer).await;
                 }
@@ -153,7 +165,7 @@ impl Core {
                 return said;
             }
             answers.into_iter().for_each(|(index, answer)| said[index] = Some(answer));
-            if is_enough(&said) {
+            if is_enough(&said) && !round.is_outrun() {
                 return said;
             }
         }
