@@ -291,6 +291,31 @@ async fn nodes_that_lose_the_lease_one_after_the_other_get_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_keeps_what_it_got_back_although_the_next_one_loses_it_at_once() {
+    for silent in [false, true] {
+        let nodes = Nodes::new(3);
+        let (quorum, key, holder) = (nodes.quorum(), key("kept"), owner());
+        take(&quorum, &key, &holder).await;
+        for round in 0..6 {
+            nodes.servers[round % 3].wipe();
+            for node in &nodes.faults {
+                // Whether it is still held is asked, and answered late or never.
+                let late = if silent { Fault::hang() } else { Fault::delay(ms(20)) };
+                node.once(Operation::Inspect, late);
+            }
+            assert!(extend(&quorum, &key, &holder).await.unwrap(), "round {round}, {silent}");
+            tokio::time::sleep(ms(10)).await;
+            nodes.servers[(round + 1) % 3].wipe();
+            tokio::time::sleep(ms(2000)).await;
+            assert!(extend(&quorum, &key, &holder).await.unwrap(), "round {round}, {silent}");
+            tokio::time::sleep(ms(10)).await;
+        }
+        quorum.release(&key, &holder).await.unwrap();
+        nodes.check_nothing_left().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_brought_back_late_does_not_outlive_its_release() {
     for delay in [5, 60, 900, 1500] {
         let nodes = Nodes::new(3);

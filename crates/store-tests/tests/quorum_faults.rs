@@ -41,7 +41,12 @@ impl Nodes {
             stores.push(RedisStore::connect(&format!("redis://{}", server.address())).await.unwrap());
         }
         let names = ["oak", "ash", "elm", "fir", "yew"];
-        Quorum::builder(stores).names(names.into_iter().take(self.0.len())).restart_guard(false).build().unwrap()
+        Quorum::builder(stores)
+            .names(names.into_iter().take(self.0.len()))
+            .restart_guard(false)
+            .node_timeout(SECOND)
+            .build()
+            .unwrap()
     }
 
     async fn manager(&self) -> LockManager {

@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Gives a lease back to a node that lost it, as long as a majority of the others has it.
+    /// Gives a lease back to a node that lost it, when a majority of the others has just extended it.
     async fn restore(self: Arc<Self>, index: usize, claim: OwnedClaim) {
         let record = self.records.of(&claim.key, &claim.owner);
         let Some(_restoring) = record.restore(index) else { return };
@@ -85,7 +85,7 @@ impl Core {
         let remains = match timeout(LINGER, self.nodes[index].store().acquire(&claim.waits(false))).await {
             // A release that came meanwhile has not met it there.
             Ok(Ok(Attempt::Acquired(grant))) => {
-                if self.is_held_elsewhere(index, &claim).await && record.keep(index, grant.loss) {
+                if self.is_still_held(index, &claim).await && record.keep(index, grant.loss) {
                     return;
                 }
                 Remains::Surely
@@ -97,14 +97,14 @@ impl Core {
         self.give_back(record.undo_anyway(index), remains).await;
     }
 
-    async fn is_held_elsewhere(self: &Arc<Self>, index: usize, claim: &Claim<'_>) -> bool {
+    /// Whether a majority, this node included, may still have the lease: otherwise it was given up meanwhile.
+    async fn is_still_held(self: &Arc<Self>, index: usize, claim: &Claim<'_>) -> bool {
         let found = self.look(claim.key, |_| false).await;
-        let is_owner = |found: &Option<Result<crate::store::Inspection>>| match found {
-            Some(Ok(inspection)) => inspection.holders.iter().any(|holder| holder.owner == *claim.owner),
+        let gone = found.iter().enumerate().filter(|(other, found)| match found {
+            Some(Ok(found)) => *other != index && !found.holders.iter().any(|holder| holder.owner == *claim.owner),
             _ => false,
-        };
-        let others = found.iter().enumerate().filter(|(other, found)| *other != index && is_owner(found));
-        others.count() >= self.majority()
+        });
+        gone.count() <= self.spare()
     }
 }
 
