@@ -316,6 +316,20 @@ async fn a_node_keeps_what_it_got_back_although_the_next_one_loses_it_at_once() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_answers_last_gets_its_lease_back_as_well() {
+    for delay in [1, 20, 60, 900] {
+        let nodes = Nodes::new(3);
+        let (quorum, key, holder) = (nodes.quorum(), key("kept"), owner());
+        take(&quorum, &key, &holder).await;
+        nodes.servers[1].wipe();
+        nodes.faults[1].once(Operation::Extend, Fault::delay(ms(delay)));
+        assert!(extend(&quorum, &key, &holder).await.unwrap());
+        tokio::time::sleep(ms(delay + 100)).await;
+        assert_eq!(nodes.holders(&key).await, vec![Some(holder.clone()); 3], "{delay} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_brought_back_late_does_not_outlive_its_release() {
     for delay in [5, 60, 900, 1500] {
         let nodes = Nodes::new(3);

@@ -1,13 +1,13 @@
 //! Pushing ends out on a majority of nodes, and giving leases back to nodes that lost them.
 
 use std::future::ready;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::timeout;
 
 use super::Core;
 use super::acquire::Remains;
-use super::round::{LINGER, Round};
+use super::round::{LINGER, Late, Round};
 use super::tally::{Tally, Verdict, majority_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Attempt, BoxFuture, Claim, Grant, OwnedClaim};
@@ -22,7 +22,15 @@ impl Core {
             self.check_ttl(claim.ttl)?;
         }
         let claims: Arc<[OwnedClaim]> = claims.iter().map(OwnedClaim::new).collect();
-        let mut round = Round::new(self, self.limit(shortest), |index| self.ask_to_extend(index, &claims));
+        let extended: Arc<OnceLock<Vec<bool>>> = Arc::default();
+        let late: Late<Answers> = {
+            let (core, claims, extended) = (Arc::clone(self), Arc::clone(&claims), Arc::clone(&extended));
+            Arc::new(move |index, answers| {
+                let missed = missed(&claims, extended.get(), answers);
+                Box::pin(Arc::clone(&core).restore_all(index, missed))
+            })
+        };
+        let mut round = Round::new(self, self.limit(shortest), |index| self.ask_to_extend(index, &claims)).late(late);
         let mut tallies: Vec<Tally<Grant, ()>> = claims.iter().map(|_| Tally::default()).collect();
         while tallies.iter().any(|tally| tally.verdict(self, None).is_none()) || round.is_outrun() {
             let answers = round.next().await;
@@ -35,7 +43,17 @@ impl Core {
                 count(&mut tallies, index, answers);
             }
         }
-        Ok(claims.iter().zip(tallies).map(|(claim, tally)| self.extended(claim, tally)).collect())
+        let answers: Vec<_> = claims.iter().zip(tallies).map(|(claim, tally)| self.extended(claim, tally)).collect();
+        // Before the round ends, and answers are late.
+        extended.get_or_init(|| answers.iter().map(|answer| matches!(answer, Ok(Some(_)))).collect());
+        drop(round);
+        Ok(answers)
+    }
+
+    async fn restore_all(self: Arc<Self>, index: usize, claims: Vec<OwnedClaim>) {
+        for claim in claims {
+            Arc::clone(&self).restore(index, claim).await;
+        }
     }
 
     fn ask_to_extend(self: &Arc<Self>, index: usize, claims: &Arc<[OwnedClaim]>) -> BoxFuture<Answers> {
@@ -106,6 +124,16 @@ impl Core {
         });
         gone.count() <= self.spare()
     }
+}
+
+/// The claims that were extended, but not on a node that answered too late to be counted.
+fn missed(claims: &[OwnedClaim], extended: Option<&Vec<bool>>, answers: Option<Answers>) -> Vec<OwnedClaim> {
+    let (Some(Ok(answers)), Some(extended)) = (answers, extended) else { return Vec::new() };
+    let claims = claims.iter().zip(extended).zip(answers);
+    claims
+        .filter(|((_, extended), answer)| **extended && matches!(answer, Ok(None)))
+        .map(|((claim, _), _)| claim.clone())
+        .collect()
 }
 
 fn count(tallies: &mut [Tally<Grant, ()>], index: usize, answers: Answers) {
