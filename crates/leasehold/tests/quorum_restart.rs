@@ -97,3 +97,20 @@ async fn a_node_that_cannot_be_looked_at_does_not_vote() {
     nodes.check_nothing_left().await;
     assert_eq!(quorum.connect().await.unwrap_err().kind(), ErrorKind::Unavailable);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_to_a_node_that_stayed_up_changes_nothing() {
+    let nodes = Nodes::new(3);
+    let quorum = nodes.quorum();
+    let (key, owner) = (Key::new("test", "again").unwrap(), OwnerToken::mint().unwrap());
+    for _ in 0..3 {
+        let attempt = quorum.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap();
+        assert!(matches!(attempt, Attempt::Acquired(_)));
+        assert!(quorum.release(&key, &owner).await.unwrap());
+        nodes.servers.iter().for_each(|server| server.reconnect());
+    }
+    // Looked at once for each connection, and no more often.
+    let looks = nodes.faults[0].calls(Operation::Probe);
+    assert_eq!(looks, 3);
+    nodes.check_nothing_left().await;
+}
