@@ -26,7 +26,7 @@
 //! let nodes = [MemoryStore::new(), MemoryStore::new(), MemoryStore::new()];
 //! // These were started just now, and know that nothing was forgotten.
 //! let quorum = Quorum::builder(nodes).restart_guard(false).build()?;
-//! let locks = LockManager::new(quorum)?;
+//! let locks = LockManager::new(quorum);
 //! let ran = locks.try_with_lock("import:nightly", async |_| 42).await?;
 //! assert!(ran.is_some());
 //! # Ok(())
