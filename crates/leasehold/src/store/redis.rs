@@ -78,9 +78,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL of another form,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached or does not answer
-    /// within 5 s, [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) if it refuses the user or does not let it run
+    /// [`ErrorKind::InvalidConfig`] for a URL of another form,
+    /// [`ErrorKind::Unavailable`] if the server cannot be reached or does not answer
+    /// within 5 s, [`ErrorKind::Rejected`] if it refuses the user or does not let it run
     /// scripts.
     ///
     /// # Cancel safety

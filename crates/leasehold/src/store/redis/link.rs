@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
+use tokio::sync::oneshot;
 
 use super::fault::{self, Effect};
 use super::script::{self, Argument, Call};
@@ -37,6 +38,8 @@ pub(super) struct Link {
     connecting: tokio::sync::Mutex<()>,
     /// How many connections were made.
     connections: AtomicU64,
+    /// Held by an attempt to connect that nobody waits for.
+    late: tokio::sync::Mutex<()>,
     is_closed: AtomicBool,
     watches: Arc<Watches>,
 }
@@ -87,6 +90,7 @@ impl Link {
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             connections: AtomicU64::new(0),
+            late: tokio::sync::Mutex::new(()),
             is_closed: AtomicBool::new(false),
             watches: Arc::clone(watches),
         })
@@ -104,13 +108,44 @@ impl Link {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
-        let connecting = tokio::time::timeout(CONNECT_LIMIT, self.connect());
-        let wire = connecting.await.unwrap_or_else(|_| {
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(Arc::clone(self).make(tell));
+        told.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the runtime ends")))
+    }
+
+    /// Makes a connection, also when nobody waits for it any more: that may take longer than a request has time for,
+    /// and the next one is glad of it.
+    async fn make(self: Arc<Self>, mut tell: oneshot::Sender<Result<Arc<Wire>>>) {
+        let limited = tokio::time::timeout(CONNECT_LIMIT, self.connect());
+        tokio::pin!(limited);
+        let connected = tokio::select! {
+            connected = &mut limited => connected,
+            () = tell.closed() => {
+                // One at most, and only for a store that is still there.
+                let Ok(_only) = self.late.try_lock() else { return };
+                if Arc::strong_count(&self) == 1 {
+                    return;
+                }
+                limited.await
+            }
+        };
+        let wire = connected.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Unavailable, format!("{} did not answer within {CONNECT_LIMIT:?}", self.name())))
         });
-        let wire = Arc::new(wire?);
+        tell.send(wire.map(|wire| self.adopt(wire))).ok();
+    }
+
+    /// Uses this connection from now on, unless another was quicker.
+    fn adopt(self: &Arc<Self>, wire: Wire) -> Arc<Wire> {
+        let wire = Arc::new(wire);
         self.connections.fetch_add(1, Ordering::AcqRel);
-        let before = self.wire.lock().replace(Arc::clone(&wire));
+        let before = {
+            let mut present = self.wire.lock();
+            if let Some(standing) = present.as_ref().filter(|present| present.stands()) {
+                return Arc::clone(standing);
+            }
+            present.replace(Arc::clone(&wire))
+        };
         // Closed meanwhile: who closes looks after the flag is set.
         if self.is_closed.load(Ordering::Acquire) {
             self.close();
@@ -119,7 +154,7 @@ impl Link {
             // Nobody told us what happened in between.
             self.doubt_all();
         }
-        Ok(wire)
+        wire
     }
 
     /// How many connections were made so far; the present one counts from before its first request.
@@ -214,7 +249,13 @@ impl Link {
         if let Ok(answers) = &mut answers {
             let unknown: Vec<_> = (0..calls.len().min(answers.len())).filter(|at| is_unknown(&answers[*at])).collect();
             if !unknown.is_empty() {
-                match wire.ask_all(&in_one(unknown.iter().map(|at| calls[*at].by_text()))).await {
+                match wire
+                    .ask_all(&in_one(unknown.iter().enumerate().map(|(turn, at)| {
+                        // The first one tells the server the script.
+                        if turn == 0 { calls[*at].by_text() } else { calls[*at].by_hash() }
+                    })))
+                    .await
+                {
                     Ok(again) => unknown.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer),
                     Err(error) => return Ok(Err(error)),
                 }

@@ -16,8 +16,9 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A connection on which a request was given up, and on which nothing came for this long, is replaced before the next
-/// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl.
-const SILENCE: Duration = Duration::from_millis(250);
+/// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl. Where a
+/// round trip took longer, three of them, up to the second number.
+const SILENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// After this long without traffic the operating system asks the peer for a sign of life, three times.
 const IDLE: Duration = Duration::from_secs(15);
@@ -29,6 +30,8 @@ pub(super) struct Wire {
     ended: Arc<AtomicBool>,
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
     silent_since: AtomicU64,
+    /// How long nothing may come then.
+    silence: Duration,
     pub(super) facts: Facts,
 }
 
@@ -87,9 +90,12 @@ impl Wire {
             connection: connection.map_err(failed)?,
             ended,
             silent_since: AtomicU64::new(0),
+            silence: SILENCE.0,
             facts: Facts { tells: false, is_replica: false, removal: Removal::Script },
         };
+        let sent = Clock::system().now();
         wire.facts = wire.find_out(name).await?;
+        wire.silence = (3 * Clock::system().now().since(sent)).clamp(SILENCE.0, SILENCE.1);
         // The old protocol accepts the wish to be told, and tells nothing.
         wire.facts.tells &= has_pushes;
         Ok(wire)
@@ -164,7 +170,7 @@ impl Wire {
     pub(super) fn stands(&self) -> bool {
         let silent_since = self.silent_since.load(Ordering::Acquire);
         let is_silent =
-            silent_since != 0 && Clock::system().now().as_nanos().saturating_sub(silent_since) > nanos(SILENCE);
+            silent_since != 0 && Clock::system().now().as_nanos().saturating_sub(silent_since) > nanos(self.silence);
         !is_silent && !self.ended.load(Ordering::Acquire)
     }
 

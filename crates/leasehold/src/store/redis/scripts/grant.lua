@@ -8,6 +8,10 @@ local function server_time(key, ttl)
     if type(ends) == 'number' and ends > 0 then
         return (ends - ttl) * 1000
     end
+    if key then
+        -- Only what is read is watched.
+        redis.pcall('PTTL', key)
+    end
     local time = redis.pcall('TIME')
     return time.err and 0 or time[1] * 1000000 + time[2]
 end

@@ -17,6 +17,6 @@ if holder == '' then
 end
 local fence = note(KEYS[2], ARGV[3], holder, server_time())
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
--- Read last, as in prolong.
-redis.call('PTTL', KEYS[1])
+-- Read last, as in prolong. No error may follow the grant.
+redis.pcall('PTTL', KEYS[1])
 return fence
