@@ -8,6 +8,7 @@
 //! | `redis+unix:///path` | the same by a socket, with the options `db` and `user` |
 //! | `redis+cluster://host,host` | a cluster, known by some of its servers; `rediss+cluster` encrypted |
 //! | `redis+sentinel://host,host/name[/database]` | the primary that sentinels know by this name, with the option `sentinel_password_file`; `rediss+sentinel` encrypted |
+//! | `redlock://host1,host2,host3[/database]` | a majority of independent servers, with the options `node_timeout` and `max_ttl` |
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!
@@ -33,6 +34,8 @@ mod environment;
 #[cfg(feature = "config")]
 mod file;
 mod redact;
+#[cfg(feature = "redis")]
+mod redlock;
 mod resolved;
 mod source;
 mod url;

@@ -19,11 +19,15 @@ use crate::types::{FencingToken, Key, OwnerToken};
 
 mod capabilities;
 mod inspection;
+mod owned;
 pub use self::capabilities::{Capabilities, Expiry, Fencing, Scope, TimeAuthority, Waiting};
 pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed};
 
+pub(crate) use self::owned::OwnedClaim;
+
 pub mod memory;
 pub mod noop;
+pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]
@@ -253,12 +257,15 @@ pub struct Grant {
     /// Raised by the store when it learns that this lease is gone. The flag of the first grant of an owner counts; later
     /// ones, of renewals, are not looked at.
     pub loss: Option<Loss>,
+    /// Over which connection it came, counted by the store: with another number the place may have been restarted, or be
+    /// another one, since. `None` = the store does not tell.
+    pub connection: Option<u64>,
 }
 
 impl Grant {
     /// A grant without fencing token and without a loss flag.
     pub const fn new(validity: Duration) -> Self {
-        Self { validity, fencing: None, loss: None }
+        Self { validity, fencing: None, loss: None, connection: None }
     }
 
     /// Sets the fencing token.
@@ -270,6 +277,12 @@ impl Grant {
     /// Sets the flag that the store will raise when it learns that the lease is gone.
     pub fn loss(mut self, loss: Loss) -> Self {
         self.loss = Some(loss);
+        self
+    }
+
+    /// Sets over which connection it came.
+    pub const fn connection(mut self, number: u64) -> Self {
+        self.connection = Some(number);
         self
     }
 }

@@ -34,7 +34,6 @@ mod clock;
 pub mod conformance;
 mod fault;
 mod history;
-mod owned;
 mod port;
 mod proxy;
 mod residue;

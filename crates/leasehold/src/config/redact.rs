@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use url::form_urlencoded;
 
 /// Schemes whose user name, where it stands alone, is no secret. Elsewhere it may be a token.
-const NAMED_USERS: [&str; 5] = ["redis", "rediss", "postgres", "postgresql", "mysql"];
+const NAMED_USERS: [&str; 6] = ["redis", "rediss", "redlock", "postgres", "postgresql", "mysql"];
 
 /// What the names of options that hold secrets contain.
 const SECRETS: [&str; 11] = ["pass", "pwd", "secret", "token", "key", "sig", "cred", "auth", "jwt", "seed", "private"];
@@ -145,6 +145,7 @@ mod tests {
             ("rediss://u:hun@ter2/x@h:1/0", "rediss://u:***@h:1/0"),
             ("redis://h:6379/0?label=a", "redis://h:6379/0?label=a"),
             ("redis://[::1]:6379,[::2],h/0?a=b", "redis://[::1]:6379,[::2],h/0?a=b"),
+            ("redlock://u:hunter2@h:1,h:2,h:3?max_ttl=5s", "redlock://u:***@h:1,h:2,h:3?max_ttl=5s"),
             ("nats://hunter2@h:4222", "nats://***@h:4222"),
             ("nats://u:hunter2@h:4222", "nats://u:***@h:4222"),
             ("redis://u:hunter2/0", "redis://u:***"),

@@ -47,6 +47,26 @@ async fn stores_are_named_by_scheme() {
     }
 }
 
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_quorum_is_named_by_its_nodes() {
+    for (url, kind, says) in [
+        ("redlock:", ErrorKind::InvalidConfig, "write redlock://host1,host2,host3"),
+        ("redlock://", ErrorKind::InvalidConfig, "write redlock://host1,host2,host3"),
+        ("redlock://u:hunter2@a,b", ErrorKind::InvalidConfig, "needs 3 stores"),
+        ("redlock://a,b,", ErrorKind::InvalidConfig, "has no name"),
+        ("redlock://a,b,A:6379", ErrorKind::InvalidConfig, "named twice"),
+        ("redlock://a,b,c?node_timeout=0", ErrorKind::InvalidConfig, "option \"node_timeout\": it must be longer"),
+        ("redlock://a,b,c?max_tll=5s", ErrorKind::InvalidConfig, "did you mean \"max_ttl\"?"),
+        ("redlock://u:hunter2@127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", ErrorKind::Unavailable, "127.0.0.1:2: unavailable"),
+    ] {
+        let error = open(url).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{url}: {error}");
+        let text = error.to_string();
+        assert!(text.contains(says) && !text.contains("hunter2"), "{url}: {text}");
+    }
+}
+
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn a_file_may_have_any_name() {

@@ -7,6 +7,8 @@ use url::form_urlencoded;
 #[cfg(feature = "redis")]
 use super::environment::read;
 use super::redact::{is_scheme, split_at_mark};
+#[cfg(feature = "redis")]
+use super::redlock;
 use super::{Options, invalid, named, near, positive};
 use crate::error::Result;
 use crate::store::SharedStore;
@@ -29,7 +31,7 @@ struct Scheme {
     options: &'static [&'static str],
 }
 
-const SCHEMES: [Scheme; 10] = {
+const SCHEMES: [Scheme; 11] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
@@ -47,6 +49,7 @@ const SCHEMES: [Scheme; 10] = {
         redis("rediss+cluster", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
         redis("redis+sentinel", &[PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
         redis("rediss+sentinel", &["ca_file", PASSWORD_FILE, SENTINEL_PASSWORD_FILE, WAIT_REPLICAS]),
+        redis("redlock", &["max_ttl", "node_timeout", PASSWORD_FILE]),
     ]
 };
 
@@ -120,6 +123,8 @@ impl<'a> Parts<'a> {
                 None => SqliteStore::open_default().await?.into(),
                 Some(path) => SqliteStore::open(path).await?.into(),
             }),
+            #[cfg(feature = "redis")]
+            "redlock" => Ok(redlock::open(place, &self.options.own, password).await?.into()),
             #[cfg(feature = "redis")]
             _ if self.scheme.feature == "redis" => {
                 let mut address = Address::parse(&format!("{scheme}:{place}"))?;

@@ -186,6 +186,8 @@ pub struct Probe {
     pub identity: Option<String>,
     /// How long it has been up.
     pub uptime: Option<Duration>,
+    /// Over which connection it answered, counted as for [`Grant::connection`](crate::store::Grant::connection).
+    pub connection: Option<u64>,
     /// What an operator should know.
     pub findings: Vec<Finding>,
 }
@@ -193,7 +195,7 @@ pub struct Probe {
 impl Probe {
     /// A store that answered.
     pub const fn new() -> Self {
-        Self { server_time: None, identity: None, uptime: None, findings: Vec::new() }
+        Self { server_time: None, identity: None, uptime: None, connection: None, findings: Vec::new() }
     }
 
     /// Sets the store's wall clock.
@@ -211,6 +213,12 @@ impl Probe {
     /// Sets how long the store has been up.
     pub const fn uptime(mut self, uptime: Duration) -> Self {
         self.uptime = Some(uptime);
+        self
+    }
+
+    /// Sets over which connection it answered.
+    pub const fn connection(mut self, number: u64) -> Self {
+        self.connection = Some(number);
         self
     }
 

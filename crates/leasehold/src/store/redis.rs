@@ -112,6 +112,16 @@ impl RedisStore {
         })
     }
 
+    /// Connects when it is needed. The server is taken for one that tells of changes.
+    pub(crate) fn unconnected(address: &Address) -> Result<Self> {
+        let Route::One(place) = address.route().map_err(while_connecting)? else {
+            return Err(while_connecting(Error::new(ErrorKind::InvalidConfig, "a cluster is no single server")));
+        };
+        let watches = Arc::default();
+        let servers = Arc::new(Servers::One(Link::to(*place, &watches)));
+        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
+    }
+
     /// Connects as `client` would, on a connection of its own.
     ///
     /// # Errors
@@ -167,7 +177,15 @@ impl RedisStore {
         if let Some(doubt) = doubt {
             self.servers.settle(doubt).await;
         }
-        grant.loss(loss)
+        let mut grant = grant.loss(loss);
+        // At least the number of the connection that the grant came over.
+        grant.connection = self.connections();
+        grant
+    }
+
+    fn connections(&self) -> Option<u64> {
+        let of_grants = self.grants.as_ref().map_or(Some(0), |(servers, _)| servers.connections());
+        Some(self.servers.connections()? + of_grants?)
     }
 }
 
@@ -261,7 +279,14 @@ impl Store for RedisStore {
     }
 
     async fn probe(&self) -> Result<Probe> {
-        survey::probe(&self.servers).await
+        for link in self.servers.all().await? {
+            link.wire().await?;
+        }
+        // At most the number of the connection that answers.
+        let connection = self.connections();
+        let mut probe = survey::probe(&self.servers).await?;
+        probe.connection = connection;
+        Ok(probe)
     }
 
     async fn close(&self) -> Result<()> {

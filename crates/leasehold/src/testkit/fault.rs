@@ -7,9 +7,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::owned::OwnedClaim;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::store::{Attempt, Capabilities, Claim, Grant, Inspection, Listing, Page, Probe, Removed, Store};
+use crate::store::{Attempt, Capabilities, Claim, Grant, Inspection, Listing, OwnedClaim, Page, Probe, Removed, Store};
 use crate::types::{Key, OwnerToken};
 
 mod plan;

@@ -108,6 +108,11 @@ impl Address {
         })
     }
 
+    /// Where the servers are, so that two names for one can be told from two servers.
+    pub(crate) fn place(&self) -> String {
+        format!("{:?}", self.servers)
+    }
+
     pub(crate) fn wait_replicas(mut self, text: &str) -> Result<Self> {
         let count = text.parse().ok().filter(|count| (1..=100).contains(count));
         self.wait_replicas = Some(count.ok_or_else(|| {

@@ -1,6 +1,6 @@
 //! The way to one server: a connection that is made when it is needed, made anew when it broke, and listened to.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub(super) struct Link {
     wire: Mutex<Option<Arc<Wire>>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
+    /// How many connections were made.
+    connections: AtomicU64,
     /// Held by an attempt to connect that nobody waits for.
     late: tokio::sync::Mutex<()>,
     is_closed: AtomicBool,
@@ -87,6 +89,7 @@ impl Link {
             place,
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
+            connections: AtomicU64::new(0),
             late: tokio::sync::Mutex::new(()),
             is_closed: AtomicBool::new(false),
             watches: Arc::clone(watches),
@@ -135,6 +138,7 @@ impl Link {
     /// Uses this connection from now on, unless another was quicker.
     fn adopt(self: &Arc<Self>, wire: Wire) -> Arc<Wire> {
         let wire = Arc::new(wire);
+        self.connections.fetch_add(1, Ordering::AcqRel);
         let before = {
             let mut present = self.wire.lock();
             if let Some(standing) = present.as_ref().filter(|present| present.stands()) {
@@ -151,6 +155,11 @@ impl Link {
             self.doubt_all();
         }
         wire
+    }
+
+    /// How many connections were made so far; the present one counts from before its first request.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
     }
 
     /// Ends the connection for good.

@@ -69,6 +69,14 @@ impl Servers {
         }
     }
 
+    /// How many connections were made to the only server; `None` = there are several.
+    pub(super) fn connections(&self) -> Option<u64> {
+        match self {
+            Self::One(link) => Some(link.connections()),
+            Self::Cluster(_) => None,
+        }
+    }
+
     pub(super) fn close(&self) {
         match self {
             Self::One(link) => link.close(),

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::OwnedClaim;
 use crate::error::{ErrorKind, Operation};
-use crate::store::Tie;
+use crate::store::{OwnedClaim, Tie};
 use crate::types::{Key, OwnerToken};
 
 /// What a [`FaultStore`](super::FaultStore) does to a call.
