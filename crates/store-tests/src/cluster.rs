@@ -102,17 +102,17 @@ impl Cluster {
         self.nodes[node].ask(words)
     }
 
-    /// The primaries, in the order in which they were started, by the word of one of the servers.
-    pub fn keeper(&self, asked: usize, key: &str) -> usize {
-        let slot = self.slot(key);
-        let parts: Vec<(u16, u16, Vec<Value>)> = self.ask(asked, &["CLUSTER", "SLOTS"]);
-        let part = parts.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
-        let (_, _, servers) = part.expect("the slot is given out");
-        let (_, port): (String, u16) = match &servers[0] {
-            Value::Array(server) => redis::from_redis_value(Value::Array(server[..2].to_vec())).expect("a place"),
-            other => panic!("no server: {other:?}"),
-        };
-        self.nodes.iter().position(|node| node.server.port() == port).expect("it is one of ours")
+    /// The server that keeps a key by the word of one of them; none in between.
+    pub fn keeper(&self, asked: usize, key: &str) -> Option<usize> {
+        let slot = i64::from(self.slot(key));
+        let rows: Vec<Vec<Value>> = self.ask(asked, &["CLUSTER", "SLOTS"]);
+        let port = rows.iter().find_map(|row| match &row[..] {
+            [Value::Int(first), Value::Int(last), Value::Array(primary), ..] if (*first..=*last).contains(&slot) => {
+                primary.get(1).cloned()
+            }
+            _ => None,
+        })?;
+        self.nodes.iter().position(|node| Value::Int(node.server.port().into()) == port)
     }
 
     /// Where a key is kept, by the cluster's own word.

@@ -85,12 +85,11 @@ impl Cluster {
         for turn in 0..TURNS {
             pause_before(turn).await;
             let answer = way.send(request).await;
-            // Not reached: perhaps another server has taken over since the map was drawn.
-            if !has_learned && answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+            // Perhaps another server has taken over since the map was drawn.
+            if !has_learned && is_unreached(&answer) {
                 has_learned = true;
-                let keeper = self.learn().await.and_then(|map| map.keeper(slot(request.key())));
-                if let Some(link) = keeper.ok().filter(|link| !Arc::ptr_eq(link, &way.link)) {
-                    way = Way::to(link);
+                if let Some(successor) = self.learn().await.ok().and_then(|map| way.successor(&map, request.key())) {
+                    way = successor;
                     continue;
                 }
             }
@@ -113,6 +112,7 @@ impl Cluster {
             let keeper = map.keeper(slot(call.key())).map(|link| ways.push((at, Way::to(link))));
             answers.push(keeper.err().map(Err));
         }
+        let mut has_learned = false;
         for turn in 0..TURNS {
             if ways.is_empty() {
                 break;
@@ -121,9 +121,21 @@ impl Cluster {
             let mut flight = Flight { cluster: self, landed: false };
             let parts = together(parts(calls, &ways)).await;
             flight.landed = parts.iter().all(Option::is_some);
+            let told: Vec<_> = parts.into_iter().flatten().flatten().collect();
+            let successors = if !has_learned && told.iter().any(|(_, _, answer)| is_unreached(answer)) {
+                has_learned = true;
+                self.learn().await.ok()
+            } else {
+                None
+            };
             let mut onward = Vec::new();
-            for (at, way, answer) in parts.into_iter().flatten().flatten() {
-                match self.onward(&way, &answer) {
+            for (at, way, answer) in told {
+                let successor = successors.as_ref().filter(|_| is_unreached(&answer));
+                let next = match successor.and_then(|map| way.successor(map, calls[at].key())) {
+                    None => self.onward(&way, &answer),
+                    successor => successor,
+                };
+                match next {
                     Some(way) => onward.push((at, way)),
                     None => answers[at] = Some(answer),
                 }
@@ -327,6 +339,11 @@ impl Way {
         Self { link, is_asking: false }
     }
 
+    /// The way to whoever keeps the key now, if that is another server.
+    fn successor(&self, map: &Map, key: &str) -> Option<Self> {
+        map.keeper(slot(key)).ok().filter(|keeper| !Arc::ptr_eq(keeper, &self.link)).map(Self::to)
+    }
+
     async fn send(&self, request: &Request<'_>) -> Answer {
         if self.is_asking { self.link.send_asking(request).await } else { self.link.send(request).await }
     }
@@ -392,6 +409,11 @@ async fn slots(link: &Arc<Link>) -> Result<(Value, bool)> {
     // Where this user may not ask, there is no reason to doubt it.
     let sees_failure = redis::from_redis_value::<String>(info).is_ok_and(|info| info.contains("cluster_state:fail"));
     Ok((slots, !sees_failure))
+}
+
+/// Whether the server could not be reached, so that nothing was sent.
+fn is_unreached(answer: &Answer) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)
 }
 
 async fn pause_before(turn: u32) {
