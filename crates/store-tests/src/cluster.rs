@@ -104,7 +104,7 @@ impl Cluster {
 
     /// The server that keeps a key by the word of one of them; none in between.
     pub fn keeper(&self, asked: usize, key: &str) -> Option<usize> {
-        let slot = i64::from(self.slot(key));
+        let slot: i64 = self.ask(asked, &["CLUSTER", "KEYSLOT", key]);
         let rows: Vec<Vec<Value>> = self.ask(asked, &["CLUSTER", "SLOTS"]);
         let port = rows.iter().find_map(|row| match &row[..] {
             [Value::Int(first), Value::Int(last), Value::Array(primary), ..] if (*first..=*last).contains(&slot) => {

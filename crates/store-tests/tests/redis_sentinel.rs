@@ -134,6 +134,27 @@ fn a_demoted_primary_is_left() {
     });
 }
 
+/// Nobody cuts the connections of a server that hangs; requests that are given up tell.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_primary_that_hangs_is_left() {
+    run(async {
+        let sentinels = Sentinels::start();
+        let locks = sentinels.manager(SHORT).await;
+        let guard = locks.lock("held").ttl(LONG).try_acquire().await.unwrap().unwrap();
+        until_known(&sentinels, 1, "held");
+        until_known(&sentinels, 2, "held");
+        sentinels.servers()[0].stop().unwrap();
+        let primary = sentinels.until_replaced(0);
+        until_refused(&locks, "held").await;
+        guard.extend(LONG).await.unwrap();
+        let stands: i64 = ask(&sentinels.servers()[primary], &["PTTL", "leasehold:held"]).unwrap();
+        assert!(stands > 0);
+        sentinels.servers()[0].cont().unwrap();
+        guard.release().await.unwrap();
+    });
+}
+
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn sentinels_that_die_or_hang_are_done_without() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::store::Page;
 use leasehold::store::redis::RedisStore;
 use leasehold::{ErrorKind, LockManager, LostReason};
 use store_tests::{Cluster, run};
@@ -31,6 +32,9 @@ fn a_server_that_is_gone_takes_only_its_own_leases_along() {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        // What is there altogether is not known.
+        let error = locks.list("", Page::first(10)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         // A process that starts now can do without it as well.
         let late = LockManager::builder(RedisStore::connect(&cluster.url()).await.unwrap()).ttl(SHORT).build().unwrap();
         take(&late, &names[2][1]).await.release().await.unwrap();
@@ -133,5 +137,73 @@ fn a_replica_that_takes_over_is_found() {
         let fence = guard.fencing_token();
         guard.release().await.unwrap();
         assert!(take(&by_replica, &name).await.fencing_token() > fence);
+    });
+}
+
+/// Nobody cuts the connections of a server that hangs; requests that are given up tell.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_replica_that_takes_over_from_a_server_that_hangs_is_found() {
+    run(async {
+        let cluster = Cluster::with(3, Duration::from_secs(2));
+        let locks = cluster.manager(SHORT).await;
+        let name = cluster.name_at(0, "kept");
+        let stored = format!("leasehold:{name}");
+        let guard = locks.lock(&name).ttl(LONG).try_acquire().await.unwrap().unwrap();
+        until("the replica's knowledge", || async {
+            cluster.ask::<Vec<String>>(3, &["KEYS", "*"]).contains(&stored).then_some(())
+        })
+        .await;
+        cluster.server(0).stop().unwrap();
+        until("the replica's promotion", || async { (cluster.keeper(1, &stored) == Some(3)).then_some(()) }).await;
+        let refused = until("the new keeper", || async { locks.lock(&name).try_acquire().await.ok() }).await;
+        assert!(refused.is_none());
+        guard.extend(LONG).await.unwrap();
+        // The old one wakes up and learns that it is none any more.
+        cluster.server(0).cont().unwrap();
+        until("the old primary's demotion", || async {
+            cluster.ask::<String>(0, &["INFO", "replication"]).contains("role:slave").then_some(())
+        })
+        .await;
+        assert!(locks.lock(&name).try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_grant_may_have_to_be_known_by_a_replica() {
+    run(async {
+        let cluster = Cluster::with(3, Duration::from_secs(30));
+        let locks = LockManager::connect(&format!("{}?wait_replicas=1", cluster.url())).await.unwrap();
+        for node in 0..3 {
+            let name = cluster.name_at(node, "known");
+            let guard = take(&locks, &name).await;
+            let there: Vec<String> = cluster.ask(node + 3, &["KEYS", "*"]);
+            assert!(there.contains(&format!("leasehold:{name}")), "granted before the replica knew");
+            guard.release().await.unwrap();
+        }
+        // In the middle of a move, too: the new keeper's replica.
+        let name = cluster.name_at(0, "moving");
+        let stored = format!("leasehold:{name}");
+        let slot = cluster.slot(&stored);
+        let owner = take(&locks, &name).await.hand_over().await.unwrap();
+        cluster.begin_move(slot, 0, 1);
+        for key in [&stored, &format!("{stored}:fence{{{stored}}}")] {
+            cluster.move_key(key, 0, 1);
+        }
+        let guard = locks.lock(&name).resume(&owner).await.unwrap();
+        let there: Vec<String> = cluster.ask(4, &["KEYS", "*"]);
+        assert!(there.contains(&stored));
+        cluster.end_move(slot, 0, 1);
+        guard.release().await.unwrap();
+
+        cluster.server(3).kill().unwrap();
+        let name = cluster.name_at(0, "unknown");
+        let error = locks.lock(&name).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        let there: Vec<String> = cluster.ask(0, &["KEYS", "*"]);
+        assert!(!there.contains(&format!("leasehold:{name}")));
+        take(&locks, &cluster.name_at(1, "elsewhere")).await.release().await.unwrap();
     });
 }
