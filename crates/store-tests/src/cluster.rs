@@ -13,8 +13,7 @@ use crate::{answers_ping, redis};
 /// How many keys a cluster tells apart by where they are kept.
 const SLOTS: usize = 16_384;
 
-/// Servers that share out the keys among themselves: the primaries first, then as many replicas as were asked for, of
-/// the first primaries in turn.
+/// Servers that share out the keys among themselves: the primaries first, then their replicas in the same order.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -35,14 +34,16 @@ impl Cluster {
         Self::with(0, Duration::from_secs(30))
     }
 
-    /// Three primaries and some replicas, which hold a server for dead after a time. Those that live go on without it.
+    /// Three primaries with so many replicas each, which hold a server for dead after a time. Those that live go on
+    /// without it.
     ///
     /// # Panics
     ///
     /// It does not come into being.
     pub fn with(replicas: usize, dead_after: Duration) -> Self {
         let primaries = 3;
-        let cluster = Self { nodes: (0..primaries + replicas).map(|_| Node::start(dead_after)).collect(), primaries };
+        let cluster =
+            Self { nodes: (0..primaries * (1 + replicas)).map(|_| Node::start(dead_after)).collect(), primaries };
         let (first, others) = cluster.nodes.split_first().expect("there are primaries");
         for (at, node) in cluster.nodes[..primaries].iter().enumerate() {
             let begin = |at: usize| at * SLOTS / primaries;
@@ -59,7 +60,7 @@ impl Cluster {
             // Word of whom to follow may have to wait for word of what it keeps.
             node.ask_until_taken(&["CLUSTER", "REPLICATE", &cluster.id(at % primaries)]);
         }
-        cluster.until_whole();
+        cluster.until_whole(replicas);
         cluster
     }
 
@@ -166,25 +167,18 @@ impl Cluster {
         }
     }
 
-    /// Waits until all servers that live see the cluster well, and replicas know what their primaries know.
-    pub fn until_whole(&self) {
+    /// Waits until all servers see the cluster well, and replicas know what their primaries know.
+    fn until_whole(&self, replicas: usize) {
+        let followed = format!("connected_slaves:{replicas}");
         self.until(|node| node.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
         self.until(|node| {
             let info: String = node.ask(&["INFO", "replication"]);
-            info.contains("role:master") || info.contains("master_link_status:up")
+            info.contains("master_link_status:up") || (info.contains("role:master") && info.contains(&followed))
         });
-        let known = self.nodes[..self.primaries].iter().map(|node| node.lives()).collect::<Vec<_>>();
-        if known.iter().all(|lives| *lives) && self.nodes.len() > self.primaries {
-            let replicas = format!("connected_slaves:{}", (self.nodes.len() - self.primaries) / self.primaries);
-            self.until(|node| {
-                let info: String = node.ask(&["INFO", "replication"]);
-                info.contains("role:slave") || info.contains(&replicas) || self.nodes.len() % self.primaries != 0
-            });
-        }
     }
 
     fn until(&self, condition: impl Fn(&Node) -> bool) {
-        for node in self.nodes.iter().filter(|node| node.lives()) {
+        for node in &self.nodes {
             crate::patiently("the cluster is well", || condition(node).then_some(()));
         }
     }

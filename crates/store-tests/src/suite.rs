@@ -26,7 +26,7 @@ const WIDTH: usize = 4;
 /// # Panics
 ///
 /// A case fails.
-pub async fn run_suite(url: impl Fn(&str) -> String, servers: &[&Server]) {
+pub async fn run_suite(url: impl Fn(&str) -> String + Send + Sync, servers: &[&Server]) {
     let addresses: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
     let place = |number: usize| {
         let user = format!("u{number}");

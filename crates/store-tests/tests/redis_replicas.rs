@@ -21,8 +21,13 @@ struct Pair {
 
 impl Pair {
     fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further settings of the primary.
+    fn with(settings: &[&str]) -> Self {
         let quick = ["--repl-diskless-sync-delay", "0"];
-        let primary = redis().args(quick).start().unwrap();
+        let primary = redis().args(quick).args(settings.iter().copied()).start().unwrap();
         let between = Proxy::start(primary.address()).unwrap();
         let follow = ["--replicaof".to_owned(), format!("127.0.0.1 {}", between.address().port())];
         let replica = redis().args(quick).args(follow).start().unwrap();
@@ -214,4 +219,40 @@ fn a_server_that_became_a_replica_is_left() {
         guard.extend(TTL * 2).await.unwrap();
         guard.release().await.unwrap();
     });
+}
+
+/// The servers' own remedy against a primary that is cut off and goes on renewing.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_primary_that_must_have_replicas_renews_nothing_without() {
+    run(async {
+        let pair = Pair::with(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"]);
+        let locks = pair.manager("").await;
+        let guard = patiently_taken(&locks).await;
+        pair.between.hold();
+        let refused = async {
+            while guard.extend(TTL).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            guard.extend(TTL).await.unwrap_err()
+        };
+        let error = tokio::time::timeout(Duration::from_secs(60), refused).await.expect("the lag is noticed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+        let error = locks.lock("other").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        guard.check().unwrap();
+    });
+}
+
+/// The primary may have to hear from its replica first.
+async fn patiently_taken(locks: &LockManager) -> LockGuard {
+    for _ in 0..600 {
+        match locks.lock("k").ttl(TTL).try_acquire().await {
+            Ok(granted) => return granted.expect("nobody else is there"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the primary never heard from its replica")
 }

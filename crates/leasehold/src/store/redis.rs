@@ -11,7 +11,7 @@
 //! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
 //! again while its holder still works: only the resource can refuse that holder, by its token.
 //!
-//! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
+//! All requests of a store go over one connection, or one to each primary of a cluster, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
 //! Where the server tells nothing (protocol 2), waiters ask again and again. A connection that breaks is made anew by
 //! the next request.
@@ -73,8 +73,9 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the server that `url` names: `redis://user:password@host:6379/0`, `rediss://` with encryption, or
-    /// `redis+unix:///path`.
+    /// Connects to the server that `url` names: `redis://user:password@host:6379/0`, `rediss://` with encryption,
+    /// `redis+unix:///path`, `redis+cluster://host,host`, or `redis+sentinel://host,host/name`. A cluster is let be one
+    /// of whose servers cannot be reached.
     ///
     /// # Errors
     ///

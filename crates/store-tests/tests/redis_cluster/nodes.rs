@@ -108,7 +108,7 @@ fn a_server_that_hangs_holds_nobody_else_up() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_replica_that_takes_over_is_found() {
     run(async {
-        let cluster = Cluster::with(3, Duration::from_secs(2));
+        let cluster = Cluster::with(1, Duration::from_secs(2));
         let (locks, others) = (cluster.manager(LONG).await, cluster.manager(LONG).await);
         let name = cluster.name_at(0, "kept");
         let stored = format!("leasehold:{name}");
@@ -145,7 +145,7 @@ fn a_replica_that_takes_over_is_found() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_replica_that_takes_over_from_a_server_that_hangs_is_found() {
     run(async {
-        let cluster = Cluster::with(3, Duration::from_secs(2));
+        let cluster = Cluster::with(1, Duration::from_secs(2));
         let locks = cluster.manager(SHORT).await;
         let name = cluster.name_at(0, "kept");
         let stored = format!("leasehold:{name}");
@@ -174,7 +174,7 @@ fn a_replica_that_takes_over_from_a_server_that_hangs_is_found() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_grant_may_have_to_be_known_by_a_replica() {
     run(async {
-        let cluster = Cluster::with(3, Duration::from_secs(30));
+        let cluster = Cluster::with(1, Duration::from_secs(30));
         let locks = LockManager::connect(&format!("{}?wait_replicas=1", cluster.url())).await.unwrap();
         for node in 0..3 {
             let name = cluster.name_at(node, "known");
