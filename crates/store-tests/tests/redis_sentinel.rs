@@ -62,7 +62,7 @@ fn the_next_primary_is_found() {
         let sentinels = Sentinels::start();
         // Held for long, renewed all the time, and waited for.
         let (locks, others) = (sentinels.manager(LONG).await, sentinels.manager(LONG).await);
-        let renewing = sentinels.manager(Duration::from_secs(30)).await;
+        let renewing = sentinels.manager(Duration::from_secs(45)).await;
         let (guard, renewed) = (take(&locks, "held").await, take(&renewing, "renewed").await);
         let waiter = tokio::spawn({
             let lock = others.lock("held");

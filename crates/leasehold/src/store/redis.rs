@@ -147,10 +147,15 @@ impl RedisStore {
         let replicas = Replicas { count: *count, limit: (claim.ttl / 12).min(REPLICATION_LIMIT) };
         let answer = servers.ask(Request::RunAndWait(call, replicas), Effect::Change).await?;
         let (answer, known) = answer::with_replicas(answer)?;
-        let shortfall = (known < u64::from(*count) && answer::is_grant(&answer)).then(|| {
-            let message = format!("{known} of {count} replicas knew of the grant in time, so it was given back");
-            Error::new(ErrorKind::Unavailable, message)
-        });
+        let shortfall = match known {
+            _ if !answer::is_grant(&answer) => None,
+            Ok(known) if known >= u64::from(*count) => None,
+            Ok(known) => {
+                let message = format!("{known} of {count} replicas knew of the grant in time, so it was given back");
+                Some(Error::new(ErrorKind::Unavailable, message))
+            }
+            Err(error) => Some(fault::of(error, Effect::Change)),
+        };
         Ok((answer, shortfall))
     }
 

@@ -15,6 +15,7 @@ mod many;
 mod moves;
 mod nodes;
 mod pushes;
+mod rights;
 
 /// Longer than any test takes: nothing ends or is renewed by itself.
 const LONG: Duration = Duration::from_secs(600);
