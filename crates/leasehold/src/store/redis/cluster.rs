@@ -1,26 +1,26 @@
 //! A cluster: which server keeps a key, and where to ask when that has changed.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind, Value};
-use tokio::task::JoinSet;
+use redis::{ConnectionAddr, ConnectionInfo, RedisError, ServerErrorKind};
 
 use self::map::{Map, named};
 use self::together::together;
-use super::fault::{self, Effect};
-use super::link::{Answer, CONNECT_LIMIT, Link, Place, Request};
+use self::way::{Way, parts};
+use super::link::{Answer, Link, Place, Request};
 use super::script::Call;
 use super::side::slot;
 use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
 
+mod learn;
 mod map;
 mod together;
+mod way;
 
 /// How often a request is sent on, or again, while its key moves. With the pauses, about a second.
 const TURNS: u32 = 40;
@@ -30,9 +30,6 @@ const QUICK_TURNS: u32 = 3;
 
 /// The pause before a key is asked for again that is in the middle of a move.
 const PAUSE: Duration = Duration::from_millis(25);
-
-/// How long the servers of the last map may take to tell the present one before those of the URL are asked.
-const MAP_LIMIT: Duration = Duration::from_secs(1);
 
 /// A cluster, known by some of its servers.
 #[derive(Debug)]
@@ -47,21 +44,11 @@ pub(super) struct Cluster {
     is_closed: AtomicBool,
 }
 
-/// Where a request goes.
-#[derive(Clone, Debug)]
-struct Way {
-    link: Arc<Link>,
-    /// The key is on its way there.
-    is_asking: bool,
-}
-
 /// A request under way; if it is given up, its server may be one that is no more.
 struct Flight<'a> {
     cluster: &'a Arc<Cluster>,
     landed: bool,
 }
-
-type Part<'a> = Pin<Box<dyn Future<Output = Vec<(usize, Way, Answer)>> + Send + 'a>>;
 
 impl Cluster {
     pub(super) async fn open(seeds: Vec<ConnectionInfo>, watches: &Arc<Watches>) -> Result<Arc<Self>> {
@@ -244,83 +231,6 @@ impl Cluster {
         }
     }
 
-    /// Asks for a new map, soon and apart from whoever has a reason to doubt the present one.
-    fn look_again(self: &Arc<Self>) {
-        let Ok(turn) = Arc::clone(&self.learning).try_lock_owned() else { return };
-        let cluster = Arc::clone(self);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _turn = turn;
-                // The next request that fails asks again.
-                cluster.draw().await.ok();
-            });
-        }
-    }
-
-    /// A new map.
-    async fn learn(self: &Arc<Self>) -> Result<Arc<Map>> {
-        let _turn = self.learning.lock().await;
-        self.draw().await
-    }
-
-    async fn draw(self: &Arc<Self>) -> Result<Arc<Map>> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
-        }
-        let known: Vec<_> = self.links.lock().values().cloned().collect();
-        if let Ok(map) = self.draw_by(known, MAP_LIMIT).await {
-            return Ok(self.put_up(map));
-        }
-        let seeds = self.seeds.iter().map(|seed| self.new_link(seed.clone())).collect();
-        Ok(self.put_up(self.draw_by(seeds, CONNECT_LIMIT).await?))
-    }
-
-    /// By the word of the first server that tells; one that sees the cluster fail, perhaps because it is cut off, is
-    /// believed only if no other tells.
-    async fn draw_by(&self, links: Vec<Arc<Link>>, limit: Duration) -> Result<Map> {
-        let mut asked = JoinSet::new();
-        for link in links {
-            asked.spawn(async move {
-                let told = tokio::time::timeout(limit, slots(&link)).await;
-                (link.host().unwrap_or_default(), told.unwrap_or_else(|_| Err(silent(&link))))
-            });
-        }
-        let (mut second_best, mut failed) = (None, None);
-        while let Some(answer) = asked.join_next().await {
-            let Ok((host, told)) = answer else { continue };
-            match told.map(|(slots, is_well)| (Map::read(&slots, &host, |host, port| self.link(host, port)), is_well)) {
-                Ok((Some(map), true)) => return Ok(map),
-                Ok((Some(map), false)) => second_best = Some(map),
-                Ok((None, _)) => {
-                    failed = Some(Error::new(ErrorKind::Unavailable, "the cluster has given out no slots yet"));
-                }
-                Err(error) => failed = Some(error),
-            }
-        }
-        let none = || Error::new(ErrorKind::Unavailable, "no server of the cluster is known");
-        second_best.ok_or_else(|| failed.unwrap_or_else(none))
-    }
-
-    fn put_up(&self, map: Map) -> Arc<Map> {
-        let map = Arc::new(map);
-        let before = self.map.lock().replace(Arc::clone(&map));
-        let servers = map.servers();
-        self.links.lock().retain(|_, link| servers.iter().any(|server| Arc::ptr_eq(server, link)));
-        // Closed meanwhile: who closes looks after the flag is set.
-        if self.is_closed.load(Ordering::Acquire) {
-            self.close();
-        }
-        if let Some(before) = before {
-            // The new keeper of a key has not been asked to tell of it.
-            let doubts = self.watches.touched_where(|key| !map.agrees(&before, slot(key)));
-            for link in servers {
-                let keeps = |key: &str| map.keeper(slot(key)).is_ok_and(|keeper| Arc::ptr_eq(&keeper, &link));
-                link.settle(doubts.iter().filter(|doubt| keeps(&doubt.key)).cloned().collect());
-            }
-        }
-        map
-    }
-
     /// As the seeds, but there.
     fn at(&self, host: String, port: u16) -> ConnectionInfo {
         let like = &self.seeds[0];
@@ -334,81 +244,12 @@ impl Cluster {
     }
 }
 
-impl Way {
-    const fn to(link: Arc<Link>) -> Self {
-        Self { link, is_asking: false }
-    }
-
-    /// The way to whoever keeps the key now, if that is another server.
-    fn successor(&self, map: &Map, key: &str) -> Option<Self> {
-        map.keeper(slot(key)).ok().filter(|keeper| !Arc::ptr_eq(keeper, &self.link)).map(Self::to)
-    }
-
-    async fn send(&self, request: &Request<'_>) -> Answer {
-        if self.is_asking { self.link.send_asking(request).await } else { self.link.send(request).await }
-    }
-}
-
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if !self.landed {
             self.cluster.look_again();
         }
     }
-}
-
-/// One part for each server, and one for each key that is on its way.
-fn parts<'a>(calls: &'a [Call<'a>], ways: &[(usize, Way)]) -> Vec<Part<'a>> {
-    let mut parts: Vec<Part<'a>> = Vec::new();
-    let mut grouped: Vec<(Way, Vec<usize>)> = Vec::new();
-    for (at, way) in ways {
-        let group = grouped.iter_mut().find(|(known, _)| Arc::ptr_eq(&known.link, &way.link));
-        match group.filter(|_| !way.is_asking) {
-            Some((_, which)) => which.push(*at),
-            None if way.is_asking => {
-                let (at, way) = (*at, way.clone());
-                parts.push(Box::pin(async move {
-                    let answer = way.send(&Request::Run(calls[at])).await;
-                    vec![(at, way, answer)]
-                }));
-            }
-            None => grouped.push((way.clone(), vec![*at])),
-        }
-    }
-    parts.extend(grouped.into_iter().map(|(way, which)| -> Part<'a> {
-        Box::pin(async move {
-            let calls: Vec<_> = which.iter().map(|at| calls[*at]).collect();
-            let answers: Vec<Answer> = match way.link.run_all(&calls).await {
-                Ok(Ok(answers)) if answers.len() == calls.len() => answers
-                    .into_iter()
-                    .map(|answer| match answer {
-                        Value::ServerError(error) => Ok(Err(error.into())),
-                        answer => Ok(Ok(answer)),
-                    })
-                    .collect(),
-                Ok(Ok(_)) => calls.iter().map(|_| Err(fault::unexpected(Effect::Change))).collect(),
-                Ok(Err(error)) => calls.iter().map(|_| Ok(Err(error.clone()))).collect(),
-                Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
-            };
-            which.into_iter().zip(answers).map(|(at, answer)| (at, way.clone(), answer)).collect()
-        })
-    }));
-    parts
-}
-
-/// Who keeps which slots by the word of one server, and whether it sees the cluster well.
-async fn slots(link: &Arc<Link>) -> Result<(Value, bool)> {
-    let mut questions = redis::pipe();
-    questions.cmd("CLUSTER").arg("SLOTS");
-    questions.cmd("CLUSTER").arg("INFO");
-    let answers = link.wire().await?.ask_all(&questions).await.map_err(|error| fault::of(error, Effect::Look))?;
-    let [slots, info] = <[Value; 2]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
-    if let Value::ServerError(error) = slots {
-        return Err(fault::of(error.into(), Effect::Look));
-    }
-    // Where this user may not ask, there is no reason to doubt it.
-    let sees_failure = redis::from_redis_value::<String>(info).is_ok_and(|info| info.contains("cluster_state:fail"));
-    Ok((slots, !sees_failure))
 }
 
 /// Whether the server could not be reached, so that nothing was sent.
@@ -424,8 +265,4 @@ async fn pause_before(turn: u32) {
 
 fn moving() -> Error {
     Error::new(ErrorKind::Unavailable, "the key is in the middle of a move between servers: try again soon")
-}
-
-fn silent(link: &Link) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{} did not answer in time", link.name()))
 }
