@@ -10,6 +10,7 @@ on_every_server! {
     a_try_and_a_release_are_two_requests
     an_acquire_and_a_release_are_two_requests
     waiters_of_one_process_ask_at_most_twice_a_second
+    the_servers_own_conditional_delete_is_used_where_there_is_one
 }
 
 const CYCLES: usize = 1000;
@@ -76,4 +77,18 @@ async fn waiters_of_one_process_ask_at_most_twice_a_second(site: Site) {
         waiter.await.unwrap();
     }
     site.at_rest(&[locks]).await;
+}
+
+async fn the_servers_own_conditional_delete_is_used_where_there_is_one(site: Site) {
+    let known: Vec<redis::Value> =
+        redis::cmd("COMMAND").arg(&["INFO", "DELIFEQ", "DELEX"]).query(&mut site.client()).unwrap();
+    let expected = known.iter().zip(["DELIFEQ", "DELEX"]).find(|(info, _)| **info != redis::Value::Nil);
+    let expected = expected.map_or("EVALSHA", |(_, name)| name);
+    let locks = site.manager().await;
+    locks.lock("job").acquire().await.unwrap().release().await.unwrap();
+    let guard = locks.lock("job").acquire().await.unwrap();
+    let mut monitor = Monitor::start(site.server().address());
+    guard.release().await.unwrap();
+    let requests = monitor.requests();
+    assert!(requests.len() == 1 && requests[0].starts_with(&format!("\"{expected}\"")), "{requests:?}");
 }

@@ -28,7 +28,7 @@ use self::address::Route;
 use self::cluster::Cluster;
 use self::fault::Effect;
 use self::link::{Link, Place, Replicas, Request};
-use self::script::Argument::{Bytes, Dated, Number};
+use self::script::Argument::{Bytes, Number};
 use self::script::{Argument, Call};
 use self::servers::Servers;
 use self::side::companion;
@@ -79,9 +79,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL of another form,
-    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached or does not answer
-    /// within 5 s, [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) if it refuses the user or does not let it run
+    /// [`ErrorKind::InvalidConfig`] for a URL of another form,
+    /// [`ErrorKind::Unavailable`] if the server cannot be reached or does not answer
+    /// within 5 s, [`ErrorKind::Rejected`] if it refuses the user or does not let it run
     /// scripts.
     ///
     /// # Cancel safety
@@ -184,7 +184,7 @@ impl Store for RedisStore {
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
-        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder), Dated];
+        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
         let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         if let Some(error) = shortfall {
             self.release(claim.key, claim.owner).await?;
@@ -240,8 +240,8 @@ impl Store for RedisStore {
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
         let companion = companion(key.as_stored());
         let call: &[_] = match expected {
-            Some(owner) => &[Dated, Bytes(owner.as_bytes())],
-            None => &[Dated],
+            Some(owner) => &[Bytes(owner.as_bytes())],
+            None => &[],
         };
         let keys = [key.as_stored(), &*companion];
         let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
@@ -286,7 +286,7 @@ impl RedisStore {
             .zip(&notes)
             .map(|(claim, note)| {
                 let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
-                [owner, ttl, Number(now()), Bytes(note), Dated]
+                [owner, ttl, Number(now()), Bytes(note)]
             })
             .collect();
         let calls: Vec<_> = keys.iter().zip(&arguments).map(|(keys, call)| script::EXTEND.on(keys, call)).collect();
@@ -309,9 +309,9 @@ impl fmt::Debug for RedisStore {
 }
 
 /// What the script of a transfer gets beside its keys.
-fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 6] {
+fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 5] {
     let (owner, ttl) = (Bytes(to.owner.as_bytes()), Number(millis(to.ttl)));
-    [owner, ttl, Bytes(held), Bytes(holder), Dated, Bytes(from.as_bytes())]
+    [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
 }
 
 /// Whole milliseconds, and no less than what was asked for.

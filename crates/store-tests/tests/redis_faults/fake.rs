@@ -54,6 +54,7 @@ pub(crate) fn greeting(words: &[String]) -> Option<Vec<u8>> {
         ["CLIENT" | "AUTH" | "SELECT", ..] => b"+OK\r\n".to_vec(),
         ["EVAL", script, "0"] if script.contains("TIME") => b"*2\r\n$1\r\n1\r\n$1\r\n2\r\n".to_vec(),
         ["EVAL" | "EVALSHA", _, "0"] => b":1\r\n".to_vec(),
+        ["ROLE"] => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
         ["COMMAND", ..] => b"*2\r\n*-1\r\n*-1\r\n".to_vec(),
         _ => return None,
     })

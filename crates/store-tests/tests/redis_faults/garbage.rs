@@ -33,7 +33,8 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
         ("nothing", b"_\r\n".to_vec()),
         ("no array", b"*-1\r\n".to_vec()),
         ("a word", b"+OK\r\n".to_vec()),
-        ("a number", b":7\r\n".to_vec()),
+        ("zero", b":0\r\n".to_vec()),
+        ("a negative number", b":-7\r\n".to_vec()),
         ("a large number", b":99999999999999999999\r\n".to_vec()),
         ("a truth", b"#t\r\n".to_vec()),
         ("a fraction", b",1.5\r\n".to_vec()),
@@ -128,6 +129,58 @@ async fn a_web_server_is_told_from_a_server_that_is_away() {
     drop(fake);
 }
 
+/// Words of the protocol in any order, which is mostly nonsense; the same for a seed.
+fn nonsense(seed: u64) -> Vec<u8> {
+    let words: [&[u8]; 20] = [
+        b"*3\r\n",
+        b"*2\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"%1\r\n",
+        b"~2\r\n",
+        b">1\r\n",
+        b"|1\r\n",
+        b"$3\r\nabc\r\n",
+        b"$-1\r\n",
+        b"$5\r\nab",
+        b"_\r\n",
+        b"#f\r\n",
+        b",nan\r\n",
+        b"(123456789012345678901234567890\r\n",
+        b"=5\r\ntxt:a\r\n",
+        b"+QUEUED\r\n",
+        b"!3\r\nERR\r\n",
+        b"\r\n",
+        b"\0\xff\xfe",
+    ];
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    (0..1 + next() % 8).flat_map(|_| words[next() % words.len()].to_vec()).collect()
+}
+
+#[tokio::test]
+async fn nonsense_is_never_a_lease_nor_a_holder() {
+    watch_for_panics();
+    let mut cases = JoinSet::new();
+    for seed in 0..300 {
+        cases.spawn(async move {
+            let fake = Fake::after_connecting(nonsense(seed)).await;
+            let locks = manager(fake.address(), SHORT).await;
+            let answer = soon("an answer", locks.lock("k").try_acquire()).await;
+            // An error of the server that has no meaning is told as one; everything else as unknown.
+            let kind = answer.expect_err(&format!("{seed}")).kind();
+            assert!(matches!(kind, ErrorKind::Indeterminate | ErrorKind::Rejected), "{seed}: {kind}");
+        });
+    }
+    while let Some(case) = cases.join_next().await {
+        case.unwrap();
+    }
+    assert!(!PANICKED.load(Ordering::Acquire), "something panicked");
+}
+
 /// What the real servers cannot be made to say at will.
 #[tokio::test]
 async fn errors_are_told_as_what_they_are() {
@@ -137,7 +190,7 @@ async fn errors_are_told_as_what_they_are() {
         ("-NOPERM no permissions to access a key", ErrorKind::Rejected, "give the user the rights"),
         ("-LOADING Redis is loading the dataset in memory", ErrorKind::Unavailable, "try again soon"),
         ("-OOM command not allowed", ErrorKind::Unavailable, "out of memory"),
-        ("-READONLY You can't write against a read only replica.", ErrorKind::Rejected, "name the primary"),
+        ("-READONLY You can't write against a read only replica.", ErrorKind::Unavailable, "become a replica"),
         ("-MISCONF Errors writing to the AOF file", ErrorKind::Unavailable, "cannot save"),
         ("-NOREPLICAS Not enough good replicas to write.", ErrorKind::Unavailable, "too few replicas"),
         ("-BUSY Redis is busy running a script.", ErrorKind::Unavailable, "busy with a script"),

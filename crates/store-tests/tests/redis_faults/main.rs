@@ -1,6 +1,6 @@
 //! What goes wrong with a Redis server, on the way to it, or with its data: real servers, and servers that lie.
 
-#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod addresses;
 mod clock;

@@ -158,32 +158,29 @@ async fn a_full_server_refuses_new_leases_and_renews_old_ones() {
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn a_replica_is_not_the_primary() {
-    let primary = redis().start().unwrap();
-    let follows = ["--replicaof".to_owned(), format!("127.0.0.1 {}", primary.port())];
-    let replica = redis().args(follows).start().unwrap();
-    let mut direct = Direct::to(replica.address());
-    let synced = async {
-        while !direct.text("INFO replication").unwrap().contains("master_link_status:up") {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    soon("the replica follows", synced).await;
-    let locks = manager(replica.address(), SHORT).await;
-    is_told(&refusal(&locks, "k").await, ErrorKind::Rejected, &["READONLY", "name the primary"]);
-    let probe = locks.probe().await.unwrap();
-    assert!(probe.findings.iter().any(|finding| finding.what.contains("replica")), "{probe:?}");
-    // Nothing can be told of a server that may be stale.
+    let (primary, (server, mut direct)) = (redis().start().unwrap(), started(redis()));
+    let locks = manager(server.address(), SHORT).await;
+    let _held = locks.lock("held").try_acquire().await.unwrap().unwrap();
+    // Demoted while it is in use.
+    direct.ask(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let error = locks.lock("k").try_acquire().await.unwrap_err();
+    is_told(&error, ErrorKind::Unavailable, &["READONLY", "become a replica"]);
+    let error = locks.lock("k").try_acquire().await.unwrap_err();
+    is_told(&error, ErrorKind::Rejected, &["is a replica: name the primary"]);
+    is_told(&connection_refusal(server.address(), "").await, ErrorKind::Rejected, &["is a replica: name the primary"]);
+    direct.ask("REPLICAOF NO ONE");
+    locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_server_that_may_be_stale() {
+    let (server, mut direct) = started(redis());
+    let locks = manager(server.address(), SHORT).await;
     direct.ask("CONFIG SET replica-serve-stale-data no");
-    drop(primary);
-    let error = soon("the link is down", async {
-        loop {
-            let error = locks.lock("k").try_acquire().await.unwrap_err();
-            if error.kind() != ErrorKind::Rejected {
-                break error;
-            }
-        }
-    });
-    is_told(&error.await, ErrorKind::Unavailable, &["MASTERDOWN", "try again soon"]);
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
+    is_told(&refusal(&locks, "k").await, ErrorKind::Unavailable, &["MASTERDOWN", "try again soon"]);
 }
 
 #[tokio::test]

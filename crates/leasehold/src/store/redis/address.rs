@@ -17,8 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Servers, a database, and who asks.
-#[derive(Debug)]
+/// Servers, a database, and who asks. Holds passwords, so it is never shown.
 pub(crate) struct Address {
     servers: Servers,
     is_encrypted: bool,

@@ -40,7 +40,7 @@ pub(super) fn grant(answer: &Value, ttl: Duration) -> Result<Option<Grant>> {
     let unexpected = || fault::unexpected(Effect::Change);
     let fence = |fence| number(fence).and_then(|fence| u64::try_from(fence).ok()).map(FencingToken::new);
     match answer {
-        Value::Int(_) => Ok(Some(Grant::new(ttl).fencing(fence(answer).ok_or_else(unexpected)?))),
+        Value::Int(1..) => Ok(Some(Grant::new(ttl).fencing(fence(answer).ok_or_else(unexpected)?))),
         _ => match items(answer) {
             Some([Value::Int(0)]) => Ok(None),
             Some([Value::Int(1), stands, token]) => {

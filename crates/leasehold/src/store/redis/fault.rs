@@ -11,6 +11,9 @@ use crate::error::{Error, ErrorKind};
 /// The longest text of a server that is repeated.
 const MAX_TEXT: usize = 200;
 
+/// What a script is told that does something which its user may not.
+const DENIALS: [&str; 3] = ["can't run this command", "can't access", "ACL failure in script"];
+
 /// What stands before the words that a server repeats.
 const ARGUMENTS: &str = ", with args";
 
@@ -100,7 +103,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         }
         redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Unavailable, "it has become a replica: try again soon"),
         redis::ErrorKind::Server(ServerErrorKind::BusyLoading) => (Unavailable, "it is starting: try again soon"),
-        _ if is("NOPERM") || text.contains("can't run this command") || text.contains("can't access") => {
+        _ if is("NOPERM") || DENIALS.iter().any(|denial| text.contains(denial)) => {
             (Rejected, "give the user the rights that the documentation of this store lists")
         }
         _ if is("NOAUTH") => (Rejected, "name a user and a password"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
+use tokio::sync::oneshot;
 
 use super::fault::{self, Effect};
 use super::script::{self, Argument, Call};
@@ -37,6 +38,8 @@ pub(super) struct Link {
     wire: Mutex<Option<Arc<Wire>>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
+    /// Held by an attempt to connect that nobody waits for.
+    late: tokio::sync::Mutex<()>,
     is_closed: AtomicBool,
     watches: Arc<Watches>,
 }
@@ -86,6 +89,7 @@ impl Link {
             place,
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
+            late: tokio::sync::Mutex::new(()),
             is_closed: AtomicBool::new(false),
             watches: Arc::clone(watches),
         })
@@ -103,12 +107,43 @@ impl Link {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
-        let connecting = tokio::time::timeout(CONNECT_LIMIT, self.connect());
-        let wire = connecting.await.unwrap_or_else(|_| {
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(Arc::clone(self).make(tell));
+        told.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "the runtime ends")))
+    }
+
+    /// Makes a connection, also when nobody waits for it any more: that may take longer than a request has time for,
+    /// and the next one is glad of it.
+    async fn make(self: Arc<Self>, mut tell: oneshot::Sender<Result<Arc<Wire>>>) {
+        let limited = tokio::time::timeout(CONNECT_LIMIT, self.connect());
+        tokio::pin!(limited);
+        let connected = tokio::select! {
+            connected = &mut limited => connected,
+            () = tell.closed() => {
+                // One at most, and only for a store that is still there.
+                let Ok(_only) = self.late.try_lock() else { return };
+                if Arc::strong_count(&self) == 1 {
+                    return;
+                }
+                limited.await
+            }
+        };
+        let wire = connected.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Unavailable, format!("{} did not answer within {CONNECT_LIMIT:?}", self.name())))
         });
-        let wire = Arc::new(wire?);
-        let before = self.wire.lock().replace(Arc::clone(&wire));
+        tell.send(wire.map(|wire| self.adopt(wire))).ok();
+    }
+
+    /// Uses this connection from now on, unless another was quicker.
+    fn adopt(self: &Arc<Self>, wire: Wire) -> Arc<Wire> {
+        let wire = Arc::new(wire);
+        let before = {
+            let mut present = self.wire.lock();
+            if let Some(standing) = present.as_ref().filter(|present| present.stands()) {
+                return Arc::clone(standing);
+            }
+            present.replace(Arc::clone(&wire))
+        };
         // Closed meanwhile: who closes looks after the flag is set.
         if self.is_closed.load(Ordering::Acquire) {
             self.close();
@@ -117,7 +152,7 @@ impl Link {
             // Nobody told us what happened in between.
             self.doubt_all();
         }
-        Ok(wire)
+        wire
     }
 
     /// Ends the connection for good.
@@ -169,9 +204,9 @@ impl Link {
 
     async fn run(self: &Arc<Self>, call: &Call<'_>) -> Answer {
         let wire = self.wire().await?;
-        Ok(match wire.ask(&call.by_hash(wire.facts)).await {
+        Ok(match wire.ask(&call.by_hash()).await {
             Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-                wire.ask(&call.by_text(wire.facts)).await
+                wire.ask(&call.by_text()).await
             }
             answer => answer,
         })
@@ -181,7 +216,7 @@ impl Link {
     async fn run_between(self: &Arc<Self>, before: Option<Cmd>, call: &Call<'_>, after: Option<Cmd>) -> Answer {
         let wire = self.wire().await?;
         let at = usize::from(before.is_some());
-        for command in [call.by_hash(wire.facts), call.by_text(wire.facts)] {
+        for command in [call.by_hash(), call.by_text()] {
             let commands = before.iter().cloned().chain([command]).chain(after.clone());
             let mut answers = match wire.ask_all(&in_one(commands)).await {
                 Ok(answers) => answers,
@@ -203,11 +238,17 @@ impl Link {
     /// Runs scripts at once; one answer for each, errors of the server among them.
     pub(super) async fn run_all(self: &Arc<Self>, calls: &[Call<'_>]) -> Answer<Vec<Value>> {
         let wire = self.wire().await?;
-        let mut answers = wire.ask_all(&in_one(calls.iter().map(|call| call.by_hash(wire.facts)))).await;
+        let mut answers = wire.ask_all(&in_one(calls.iter().map(|call| call.by_hash()))).await;
         if let Ok(answers) = &mut answers {
             let unknown: Vec<_> = (0..calls.len().min(answers.len())).filter(|at| is_unknown(&answers[*at])).collect();
             if !unknown.is_empty() {
-                match wire.ask_all(&in_one(unknown.iter().map(|at| calls[*at].by_text(wire.facts)))).await {
+                match wire
+                    .ask_all(&in_one(unknown.iter().enumerate().map(|(turn, at)| {
+                        // The first one tells the server the script.
+                        if turn == 0 { calls[*at].by_text() } else { calls[*at].by_hash() }
+                    })))
+                    .await
+                {
                     Ok(again) => unknown.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer),
                     Err(error) => return Ok(Err(error)),
                 }

@@ -4,8 +4,6 @@ use std::sync::LazyLock;
 
 use redis::Cmd;
 
-use super::wire::Facts;
-
 /// A script, with the hash by which a server that has seen it knows it.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -34,8 +32,6 @@ scripts! {
 pub(super) enum Argument<'a> {
     Bytes(&'a [u8]),
     Number(u64),
-    /// Whether the server that runs the script tells scripts the time.
-    Dated,
 }
 
 /// A run of a script, not yet in words for the server.
@@ -63,23 +59,22 @@ impl Call<'_> {
     }
 
     /// For a server that knows the script.
-    pub(super) fn by_hash(&self, server: Facts) -> Cmd {
-        self.command("EVALSHA", &self.script.hash, server)
+    pub(super) fn by_hash(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
     }
 
     /// For one that does not, and knows it from then on.
-    pub(super) fn by_text(&self, server: Facts) -> Cmd {
-        self.command("EVAL", self.script.text, server)
+    pub(super) fn by_text(&self) -> Cmd {
+        self.command("EVAL", self.script.text)
     }
 
-    fn command(&self, name: &str, script: &str, server: Facts) -> Cmd {
+    fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(self.keys);
         for argument in self.arguments {
             match argument {
                 Argument::Bytes(bytes) => command.arg(bytes),
                 Argument::Number(number) => command.arg(number),
-                Argument::Dated => command.arg(u8::from(server.dates)),
             };
         }
         command

@@ -66,7 +66,7 @@ mod tests {
             ("täglich ü", "täglich ü:fence{täglich ü}"),
             ("{}x", "{}x:fence{1531}"),
             ("a}b", "a}b:fence{ddb9}"),
-            ("a{b", "a{b:fence{GOLD3}"),
+            ("a{b", "a{b:fence{1131}"),
         ] {
             assert_eq!(companion(key), expected);
         }

@@ -16,8 +16,9 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A connection on which a request was given up, and on which nothing came for this long, is replaced before the next
-/// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl.
-const SILENCE: Duration = Duration::from_millis(250);
+/// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl. Where a
+/// round trip took longer, three of them, up to the second number.
+const SILENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// After this long without traffic the operating system asks the peer for a sign of life, three times.
 const IDLE: Duration = Duration::from_secs(15);
@@ -29,6 +30,8 @@ pub(super) struct Wire {
     ended: Arc<AtomicBool>,
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
     silent_since: AtomicU64,
+    /// How long nothing may come then.
+    silence: Duration,
     pub(super) facts: Facts,
 }
 
@@ -37,8 +40,6 @@ pub(super) struct Wire {
 pub(super) struct Facts {
     /// It tells of changes.
     pub(super) tells: bool,
-    /// It tells scripts the time.
-    pub(super) dates: bool,
     /// It grants nothing. Where we may not ask, the first request that changes something tells.
     pub(super) is_replica: bool,
     pub(super) removal: Removal,
@@ -89,9 +90,12 @@ impl Wire {
             connection: connection.map_err(failed)?,
             ended,
             silent_since: AtomicU64::new(0),
-            facts: Facts { tells: false, dates: false, is_replica: false, removal: Removal::Script },
+            silence: SILENCE.0,
+            facts: Facts { tells: false, is_replica: false, removal: Removal::Script },
         };
+        let sent = Clock::system().now();
         wire.facts = wire.find_out(name).await?;
+        wire.silence = (3 * Clock::system().now().since(sent)).clamp(SILENCE.0, SILENCE.1);
         // The old protocol accepts the wish to be told, and tells nothing.
         wire.facts.tells &= has_pushes;
         Ok(wire)
@@ -105,12 +109,11 @@ impl Wire {
         questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("NOLOOP");
         questions.cmd("EVAL").arg("return 1").arg(0);
         questions.cmd("EVALSHA").arg(probe.get_hash()).arg(0);
-        questions.cmd("EVAL").arg("return redis.call('TIME')").arg(0);
         questions.cmd("COMMAND").arg("INFO").arg("DELIFEQ").arg("DELEX");
         questions.cmd("ROLE");
         let answers = self.ask_all(&questions).await.map_err(|error| fault::connecting(error, name))?;
-        let [tracking, by_text, by_hash, time, commands, role] =
-            <[Value; 6]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
+        let [tracking, by_text, by_hash, commands, role] =
+            <[Value; 5]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
         for answer in [by_text, by_hash] {
             let error = match answer {
                 Value::Int(1) => continue,
@@ -132,7 +135,6 @@ impl Wire {
         let is_known = |at| matches!(item(&commands, at), Value::Array(info) if !info.is_empty());
         Ok(Facts {
             tells: matches!(tracking, Value::Okay),
-            dates: matches!(time, Value::Array(_)),
             is_replica: redis::from_redis_value::<String>(item(&role, 0)).is_ok_and(|role| role != "master"),
             removal: match (is_known(0), is_known(1)) {
                 (true, _) => Removal::Delifeq,
@@ -173,7 +175,7 @@ impl Wire {
     pub(super) fn stands(&self) -> bool {
         let silent_since = self.silent_since.load(Ordering::Acquire);
         let is_silent =
-            silent_since != 0 && Clock::system().now().as_nanos().saturating_sub(silent_since) > nanos(SILENCE);
+            silent_since != 0 && Clock::system().now().as_nanos().saturating_sub(silent_since) > nanos(self.silence);
         !is_silent && !self.ended.load(Ordering::Acquire)
     }
 

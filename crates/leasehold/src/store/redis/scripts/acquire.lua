@@ -1,18 +1,18 @@
--- KEYS: key, companion. ARGV: owner, ttl, held, holder, dated.
+-- KEYS: key, companion. ARGV: owner, ttl, held, holder.
 -- Answers the fencing token of a new lease, {1, how long it stands, fencing token} if it was held by this owner already,
 -- or {0, how long somebody else's lease still stands}.
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-    local noted, fence = pcall(note, KEYS[2], ARGV[3], ARGV[4], ARGV[5])
+    -- Reads the key, as in prolong.
+    local time = server_time(KEYS[1], ARGV[2])
+    local noted, fence = pcall(note, KEYS[2], ARGV[3], ARGV[4], time)
     if not noted then
         redis.call('DEL', KEYS[1])
         return type(fence) == 'table' and fence or redis.error_reply(fence)
     end
-    -- As in prolong.
-    redis.call('PTTL', KEYS[1])
     return fence
 end
 if redis.call('GET', KEYS[1]) == ARGV[1] then
-    local fence = present_fence(KEYS[2], ARGV[5])
+    local fence = present_fence(KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 return { 0, redis.call('PTTL', KEYS[1]) }

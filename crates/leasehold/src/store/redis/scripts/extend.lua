@@ -1,4 +1,4 @@
--- KEYS: key, companion. ARGV: owner, ttl, now, holder or nothing, dated.
+-- KEYS: key, companion. ARGV: owner, ttl, now, holder or nothing.
 -- Answers {1, how long it stands, fencing token} or {0}.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
     return { 0 }
@@ -9,8 +9,8 @@ redis.pcall('HSET', KEYS[2], 'renewed', ARGV[3])
 if ARGV[4] ~= '' then
     redis.pcall('HSET', KEYS[2], 'holder', ARGV[4])
 end
-if ARGV[5] == '1' then
+if redis.pcall('PTTL', KEYS[2]) ~= -1 then
     redis.pcall('PEXPIRE', KEYS[2], 2592000000)
 end
-local known, fence = pcall(present_fence, KEYS[2], ARGV[5])
+local known, fence = pcall(present_fence, KEYS[2])
 return { 1, stands, known and fence or 0 }

@@ -1,12 +1,12 @@
--- KEYS: key, companion. ARGV: dated, the expected owner if only that is meant.
+-- KEYS: key, companion. ARGV: the expected owner if only that is meant.
 -- Answers what the inspection does, and the fencing token up to which the resource should refuse.
 local held = redis.call('GET', KEYS[1])
-if not held or (ARGV[2] and held ~= ARGV[2]) then
+if not held or (ARGV[1] and held ~= ARGV[1]) then
     return {}
 end
 local companion = redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence')
 local left = redis.call('PTTL', KEYS[1])
-local fence = next_fence(KEYS[2], ARGV[1])
-redis.call('HSET', KEYS[2], 'fence', text(fence))
+local fence = next_fence(KEYS[2], server_time())
+redis.call('HSET', KEYS[2], 'fence', fence)
 redis.call('DEL', KEYS[1])
 return { held, left, companion, fence }

@@ -1,18 +1,30 @@
 -- Beside each key stands its companion, a hash with what the key itself cannot keep:
 -- fence: the latest fencing token;  held: since when, and the owner;  holder: what people may read;  renewed: when.
 
--- The next fencing token: one more than the last, and at least the server's time in microseconds. So tokens go on to grow
--- where the counter was lost, or a replica took over that did not know the latest ones, unless the clock goes back. A
--- counter that nobody uses runs out after 30 days; without the right to ask for the time it only counts, and is kept.
-local function next_fence(companion, dated)
-    local fence = redis.call('HINCRBY', companion, 'fence', 1)
-    if dated == '1' then
-        if fence == 1 then
-            redis.call('PEXPIRE', companion, 2592000000)
-        end
-        local time = redis.call('TIME')
-        fence = math.max(fence, time[1] * 1000000 + time[2])
+-- The server's time in microseconds. A lease that was set just now tells it by its end; version 6 and some users have to
+-- ask. Who may not gets 0.
+local function server_time(key, ttl)
+    local ends = ttl and redis.pcall('PEXPIRETIME', key)
+    if type(ends) == 'number' and ends > 0 then
+        return (ends - ttl) * 1000
     end
+    if key then
+        -- Only what is read is watched.
+        redis.pcall('PTTL', key)
+    end
+    local time = redis.pcall('TIME')
+    return time.err and 0 or time[1] * 1000000 + time[2]
+end
+
+-- The next fencing token: one more than the last, and at least the server's time. So tokens go on to grow where the
+-- counter was lost, or a replica took over that did not know the latest ones, unless the clock goes back.
+local function next_fence(companion, time)
+    local counted = redis.call('HINCRBY', companion, 'fence', 1)
+    -- Nobody needs it when it was not used for 30 days; without the time it only counts, and is kept.
+    if counted == 1 and time > 0 then
+        redis.call('PEXPIRE', companion, 2592000000)
+    end
+    local fence = counted > time and counted or time
     -- Numbers above are not exact here.
     if fence >= 9007199254740992 then
         error({ err = 'ERR the fencing tokens of this key are used up' })
@@ -20,25 +32,21 @@ local function next_fence(companion, dated)
     return fence
 end
 
-local function text(fence)
-    return string.format('%.0f', fence)
-end
-
 -- Notes a new holder and answers with its fencing token.
-local function note(companion, held, holder, dated)
-    local fence = next_fence(companion, dated)
-    redis.call('HSET', companion, 'fence', text(fence), 'held', held, 'holder', holder)
+local function note(companion, held, holder, time)
+    local fence = next_fence(companion, time)
+    redis.call('HSET', companion, 'fence', fence, 'held', held, 'holder', holder)
     return fence
 end
 
 -- The fencing token of the present holder; a new one if the companion was lost meanwhile.
-local function present_fence(companion, dated)
+local function present_fence(companion)
     local fence = redis.call('HGET', companion, 'fence')
     if fence then
         return tonumber(fence)
     end
-    fence = next_fence(companion, dated)
-    redis.call('HSET', companion, 'fence', text(fence))
+    fence = next_fence(companion, server_time())
+    redis.call('HSET', companion, 'fence', fence)
     return fence
 end
 

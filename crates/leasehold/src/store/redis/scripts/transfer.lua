@@ -1,11 +1,11 @@
--- KEYS: key, companion. ARGV: owner, ttl, held, holder, dated, the owner it comes from.
+-- KEYS: key, companion. ARGV: owner, ttl, held, holder, the owner it comes from.
 -- Without a holder the old one stays. Answers as acquire does, or {0} if neither owner holds the key.
 local from = redis.call('GET', KEYS[1])
 if from == ARGV[1] then
-    local fence = present_fence(KEYS[2], ARGV[5])
+    local fence = present_fence(KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
-if from ~= ARGV[6] then
+if from ~= ARGV[5] then
     return { 0 }
 end
 local holder = ARGV[4]
@@ -15,8 +15,8 @@ if holder == '' then
         holder = before[2] or ''
     end
 end
-local fence = note(KEYS[2], ARGV[3], holder, ARGV[5])
+local fence = note(KEYS[2], ARGV[3], holder, server_time())
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
--- As in prolong.
-redis.call('PTTL', KEYS[1])
+-- Read last, as in prolong. No error may follow the grant.
+redis.pcall('PTTL', KEYS[1])
 return fence
