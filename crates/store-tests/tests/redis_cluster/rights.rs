@@ -8,7 +8,7 @@ use crate::{LONG, take};
 
 /// What one server asks for, and what a cluster and replicas do besides.
 const RIGHTS: &str = "+eval +evalsha +get +set +del +pttl +pexpire +hget +hset +hmget +hincrby +scan \
-                      +client|tracking +time +command|info +info +config|get \
+                      +client|tracking +pexpiretime +time +role +command|info +info +config|get \
                       +cluster|slots +cluster|info +asking +wait";
 
 fn set(cluster: &Cluster, rules: &str) {
