@@ -11,13 +11,21 @@ use std::time::Duration;
 
 use leasehold::testkit::{Server, ServerBuilder};
 
+mod cluster;
+mod direct;
 mod monitor;
 mod python;
+mod sentinels;
 mod site;
+mod suite;
 
+pub use self::cluster::Cluster;
+pub use self::direct::{ask, patiently};
 pub use self::monitor::Monitor;
 pub use self::python::RedisPy;
+pub use self::sentinels::Sentinels;
 pub use self::site::{Site, run};
+pub use self::suite::run_suite;
 
 /// A Redis server that keeps nothing on disk. Later arguments override these.
 pub fn redis() -> ServerBuilder {

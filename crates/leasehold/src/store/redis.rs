@@ -11,7 +11,7 @@
 //! server that was restarted without its data, or a replica that took over before it knew of a lease, grants the key
 //! again while its holder still works: only the resource can refuse that holder, by its token.
 //!
-//! All requests of a store go over one connection, which the server also uses to tell of changes: a key that is given
+//! All requests of a store go over one connection, or one to each primary of a cluster, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
 //! Where the server tells nothing (protocol 2), waiters ask again and again. A connection that breaks is made anew by
 //! the next request.
@@ -29,7 +29,7 @@ use self::cluster::Cluster;
 use self::fault::Effect;
 use self::link::{Link, Place, Replicas, Request};
 use self::script::Argument::{Bytes, Number};
-use self::script::Call;
+use self::script::{Argument, Call};
 use self::servers::Servers;
 use self::side::companion;
 use self::watches::{Ear, Watches};
@@ -73,8 +73,9 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the server that `url` names: `redis://user:password@host:6379/0`, `rediss://` with encryption, or
-    /// `redis+unix:///path`.
+    /// Connects to the server that `url` names: `redis://user:password@host:6379/0`, `rediss://` with encryption,
+    /// `redis+unix:///path`, `redis+cluster://host,host`, or `redis+sentinel://host,host/name`. A cluster is let be one
+    /// of whose servers cannot be reached.
     ///
     /// # Errors
     ///
@@ -108,7 +109,7 @@ impl RedisStore {
     async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
         Ok(match address.route()? {
             Route::One(place) => Servers::One(Link::to(*place, watches)),
-            Route::Cluster(seeds) => Servers::Cluster(Box::new(Cluster::open(seeds, watches).await?)),
+            Route::Cluster(seeds) => Servers::Cluster(Cluster::open(seeds, watches).await?),
         })
     }
 
@@ -140,35 +141,32 @@ impl RedisStore {
 
     fn over(servers: Servers, watches: Arc<Watches>) -> BoxFuture<Result<Self>> {
         Box::pin(async move {
-            let mut waiting = Waiting::Hint;
-            for link in servers.all().await.map_err(while_connecting)? {
-                if !link.wire().await.map_err(while_connecting)?.facts.tells {
-                    waiting = Waiting::Poll;
-                }
-            }
+            let tells = servers.greet().await.map_err(while_connecting)?;
+            let waiting = if tells { Waiting::Hint } else { Waiting::Poll };
             Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
         })
     }
 
-    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.
-    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<Value> {
+    /// Runs a script that may grant the claim. The error is for a grant that too few replicas know of, which has to be
+    /// given back.
+    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<(Value, Option<Error>)> {
         let Some((servers, count)) = &self.grants else {
-            return self.servers.ask(Request::Run(call), Effect::Change).await;
+            return Ok((self.servers.ask(Request::Run(call), Effect::Change).await?, None));
         };
         // Half of what the engine allows a call.
         let replicas = Replicas { count: *count, limit: (claim.ttl / 12).min(REPLICATION_LIMIT) };
         let answer = servers.ask(Request::RunAndWait(call, replicas), Effect::Change).await?;
         let (answer, known) = answer::with_replicas(answer)?;
-        if known >= u64::from(*count) || !answer::is_grant(&answer) {
-            return Ok(answer);
-        }
-        self.release(claim.key, claim.owner).await?;
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "{known} of {count} replicas knew of the grant in time, so it was given back: see their connection"
-            ),
-        ))
+        let shortfall = match known {
+            _ if !answer::is_grant(&answer) => None,
+            Ok(known) if known >= u64::from(*count) => None,
+            Ok(known) => {
+                let message = format!("{known} of {count} replicas knew of the grant in time, so it was given back");
+                Some(Error::new(ErrorKind::Unavailable, message))
+            }
+            Err(error) => Some(fault::of(error, Effect::Change)),
+        };
+        Ok((answer, shortfall))
     }
 
     /// Notes that the key is held from now on.
@@ -205,7 +203,11 @@ impl Store for RedisStore {
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
-        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
+        let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
+        if let Some(error) = shortfall {
+            self.release(claim.key, claim.owner).await?;
+            return Err(error);
+        }
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
             Err(left) => {
@@ -238,14 +240,15 @@ impl Store for RedisStore {
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
-        let call = &[
-            Bytes(claim.owner.as_bytes()),
-            Number(millis(claim.ttl)),
-            Bytes(&held),
-            Bytes(&holder),
-            Bytes(from.as_bytes()),
-        ];
-        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
+        let (keys, call) = ([key, &*companion], transfer(from, claim, &held, &holder));
+        let (answer, shortfall) = self.grant(script::TRANSFER.on(&keys, &call), claim).await?;
+        if let Some(error) = shortfall {
+            let back = Claim { owner: from, ..*claim };
+            let held = note::held(now(), from);
+            let call = transfer(claim.owner, &back, &held, b"");
+            self.servers.ask(Request::Run(script::TRANSFER.on(&keys, &call)), Effect::Change).await?;
+            return Err(error);
+        }
         Ok(match answer::grant(&answer, claim.ttl)? {
             Some(grant) => Some(self.held(ear, claim.owner, grant).await),
             None => None,
@@ -328,6 +331,12 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("waiting", &self.waiting).finish_non_exhaustive()
     }
+}
+
+/// What the script of a transfer gets beside its keys.
+fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 5] {
+    let (owner, ttl) = (Bytes(to.owner.as_bytes()), Number(millis(to.ttl)));
+    [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
 }
 
 /// Whole milliseconds, and no less than what was asked for.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Value;
+use redis::{RedisResult, Value};
 
 use super::fault::{self, Effect};
 use super::note;
@@ -18,14 +18,13 @@ pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Opt
     }
 }
 
-/// The answer of a script, and the number of replicas that know what it did.
-pub(super) fn with_replicas(answer: Value) -> Result<(Value, u64)> {
+/// The answer of a script, and the number of replicas that know what it did, or the server's refusal to wait for them.
+pub(super) fn with_replicas(answer: Value) -> Result<(Value, RedisResult<u64>)> {
     let unexpected = || fault::unexpected(Effect::Change);
     let Value::Array(mut answers) = answer else { return Err(unexpected()) };
     let known = match answers.pop() {
-        // The server's word on it: this user may not wait, or nobody may here. Nobody is known to know.
-        Some(Value::ServerError(_)) => 0,
-        Some(known) => number(&known).and_then(|known| u64::try_from(known).ok()).ok_or_else(unexpected)?,
+        Some(Value::ServerError(error)) => Err(error.into()),
+        Some(known) => Ok(number(&known).and_then(|known| u64::try_from(known).ok()).ok_or_else(unexpected)?),
         None => return Err(unexpected()),
     };
     Ok((answers.pop().ok_or_else(unexpected)?, known))

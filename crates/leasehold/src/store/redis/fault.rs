@@ -92,7 +92,7 @@ fn uncertain(error: &RedisError, effect: Effect) -> Error {
 
 /// The kind of what the server itself refused, and what to do about it.
 fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
-    use ErrorKind::{Rejected, Unavailable};
+    use ErrorKind::{InvalidConfig, Rejected, Unavailable};
     let code = error.code()?;
     // Up to version 7.0 a script's own errors have no code of their own.
     let text = error.detail().unwrap_or_default();
@@ -119,6 +119,7 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
             (Unavailable, "try again soon")
         }
         _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => (Rejected, "it is one of a cluster: write redis+cluster:"),
+        _ if text.contains("cluster support disabled") => (InvalidConfig, "it is no cluster: write redis:"),
         _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")

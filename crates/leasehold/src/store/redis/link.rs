@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::types::OwnerToken;
 
 /// How long the server may take to be reached and to let us in, where the caller sets no limit of its own.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Leases in doubt that are asked for at once.
 const DOUBTS: usize = 256;
@@ -26,6 +26,8 @@ const DOUBTS: usize = 256;
 #[derive(Debug)]
 pub(super) enum Place {
     Server(ConnectionInfo),
+    /// One of a cluster, which by itself grants nothing where it is no primary.
+    Member(ConnectionInfo),
     Sentinels(Sentinels),
 }
 
@@ -173,7 +175,7 @@ impl Link {
     /// The server's host, if it has one.
     pub(super) fn host(&self) -> Option<String> {
         match &self.place {
-            Place::Server(info) => match info.addr() {
+            Place::Server(info) | Place::Member(info) => match info.addr() {
                 ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host.clone()),
                 _ => None,
             },
@@ -184,7 +186,7 @@ impl Link {
     /// How people call the server: host and port, or the path.
     pub(super) fn name(&self) -> String {
         match &self.place {
-            Place::Server(info) => info.addr().to_string(),
+            Place::Server(info) | Place::Member(info) => info.addr().to_string(),
             Place::Sentinels(sentinels) => sentinels.to_string(),
         }
     }
@@ -337,7 +339,7 @@ impl Link {
     async fn connect(self: &Arc<Self>) -> Result<Wire> {
         let found;
         let info = match &self.place {
-            Place::Server(info) => info,
+            Place::Server(info) | Place::Member(info) => info,
             Place::Sentinels(sentinels) => {
                 found = sentinels.primary().await?;
                 &found
@@ -345,19 +347,17 @@ impl Link {
         };
         let link = Arc::downgrade(self);
         let connected = Wire::connect(info, &self.name(), move |ended, push| heard(&link, ended, push)).await?;
-        if connected.facts.is_replica {
-            return Err(match self.place {
-                Place::Server(_) => {
-                    Error::new(ErrorKind::Rejected, format!("{} is a replica: name the primary", self.name()))
-                }
-                // Word of the failover has not reached them.
-                Place::Sentinels(_) => Error::new(
-                    ErrorKind::Unavailable,
-                    format!("the server that was {} is a replica by now: try again soon", self.name()),
-                ),
-            });
+        match self.place {
+            Place::Server(_) if connected.facts.is_replica => {
+                Err(Error::new(ErrorKind::Rejected, format!("{} is a replica: name the primary", self.name())))
+            }
+            // Word of the failover has not reached them.
+            Place::Sentinels(_) if connected.facts.is_replica => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the server that was {} is a replica by now: try again soon", self.name()),
+            )),
+            _ => Ok(connected),
         }
-        Ok(connected)
     }
 }
 

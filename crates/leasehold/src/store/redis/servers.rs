@@ -15,7 +15,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(super) enum Servers {
     One(Arc<Link>),
-    Cluster(Box<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Servers {
@@ -58,6 +58,14 @@ impl Servers {
         // Where nobody can be asked now, the next renewal tells.
         if let Ok(link) = link {
             link.settle(vec![doubt]);
+        }
+    }
+
+    /// Reaches whoever can be reached. Answers whether they tell of changes.
+    pub(super) async fn greet(&self) -> Result<bool> {
+        match self {
+            Self::One(link) => Ok(link.wire().await?.facts.tells),
+            Self::Cluster(cluster) => cluster.greet().await,
         }
     }
 

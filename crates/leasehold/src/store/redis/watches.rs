@@ -47,7 +47,7 @@ pub(super) struct Ear {
 }
 
 /// A lease that may be gone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Doubt {
     pub(super) key: Arc<str>,
     pub(super) owner: OwnerToken,
@@ -85,8 +85,14 @@ impl Watches {
 
     /// Anything may have happened to any key. Answers with every lease.
     pub(super) fn all_touched(&self) -> Vec<Doubt> {
+        self.touched_where(|_| true)
+    }
+
+    /// As [`all_touched`](Self::all_touched), for some of the keys.
+    pub(super) fn touched_where(&self, is_meant: impl Fn(&str) -> bool) -> Vec<Doubt> {
         let keys: Vec<_> = self.0.lock().keys.iter().map(|(key, watch)| (Arc::clone(key), Arc::clone(watch))).collect();
         keys.into_iter()
+            .filter(|(key, _)| is_meant(key))
             .filter_map(|(key, watch)| {
                 watch.ring();
                 watch.doubt(key)

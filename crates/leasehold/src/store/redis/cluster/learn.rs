@@ -1,0 +1,116 @@
+//! How the map of a cluster is learned anew.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::task::JoinSet;
+
+use super::super::fault::{self, Effect};
+use super::super::link::{CONNECT_LIMIT, Link};
+use super::super::side::slot;
+use super::Cluster;
+use super::map::Map;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long the servers of the last map may take to tell the present one before those of the URL are asked.
+const MAP_LIMIT: Duration = Duration::from_secs(1);
+
+impl Cluster {
+    /// Asks for a new map, soon and apart from whoever has a reason to doubt the present one.
+    pub(super) fn look_again(self: &Arc<Self>) {
+        let Ok(turn) = Arc::clone(&self.learning).try_lock_owned() else { return };
+        let cluster = Arc::clone(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _turn = turn;
+                // The next request that fails asks again.
+                cluster.draw().await.ok();
+            });
+        }
+    }
+
+    /// A new map.
+    pub(super) async fn learn(self: &Arc<Self>) -> Result<Arc<Map>> {
+        let _turn = self.learning.lock().await;
+        self.draw().await
+    }
+
+    async fn draw(self: &Arc<Self>) -> Result<Arc<Map>> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        let known: Vec<_> = self.links.lock().values().cloned().collect();
+        if let Ok(map) = self.draw_by(known, MAP_LIMIT).await {
+            return Ok(self.put_up(map));
+        }
+        let seeds = self.seeds.iter().map(|seed| self.new_link(seed.clone())).collect();
+        Ok(self.put_up(self.draw_by(seeds, CONNECT_LIMIT).await?))
+    }
+
+    /// By the word of the first server that tells; one that sees the cluster fail, perhaps because it is cut off, is
+    /// believed only if no other tells.
+    async fn draw_by(&self, links: Vec<Arc<Link>>, limit: Duration) -> Result<Map> {
+        let mut asked = JoinSet::new();
+        for link in links {
+            asked.spawn(async move {
+                let told = tokio::time::timeout(limit, slots(&link)).await;
+                (link.host().unwrap_or_default(), told.unwrap_or_else(|_| Err(silent(&link))))
+            });
+        }
+        let (mut second_best, mut failed) = (None, None);
+        while let Some(answer) = asked.join_next().await {
+            let Ok((host, told)) = answer else { continue };
+            match told.map(|(slots, is_well)| (Map::read(&slots, &host, |host, port| self.link(host, port)), is_well)) {
+                Ok((Some(map), true)) => return Ok(map),
+                Ok((Some(map), false)) => second_best = Some(map),
+                Ok((None, _)) => {
+                    failed = Some(Error::new(ErrorKind::Unavailable, "the cluster has given out no slots yet"));
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let none = || Error::new(ErrorKind::Unavailable, "no server of the cluster is known");
+        second_best.ok_or_else(|| failed.unwrap_or_else(none))
+    }
+
+    fn put_up(&self, map: Map) -> Arc<Map> {
+        let map = Arc::new(map);
+        let before = self.map.lock().replace(Arc::clone(&map));
+        let servers = map.servers();
+        self.links.lock().retain(|_, link| servers.iter().any(|server| Arc::ptr_eq(server, link)));
+        // Closed meanwhile: who closes looks after the flag is set.
+        if self.is_closed.load(Ordering::Acquire) {
+            self.close();
+        }
+        if let Some(before) = before {
+            // The new keeper of a key has not been asked to tell of it.
+            let doubts = self.watches.touched_where(|key| !map.agrees(&before, slot(key)));
+            for link in servers {
+                let keeps = |key: &str| map.keeper(slot(key)).is_ok_and(|keeper| Arc::ptr_eq(&keeper, &link));
+                link.settle(doubts.iter().filter(|doubt| keeps(&doubt.key)).cloned().collect());
+            }
+        }
+        map
+    }
+}
+
+/// Who keeps which slots by the word of one server, and whether it sees the cluster well.
+async fn slots(link: &Arc<Link>) -> Result<(Value, bool)> {
+    let mut questions = redis::pipe();
+    questions.cmd("CLUSTER").arg("SLOTS");
+    questions.cmd("CLUSTER").arg("INFO");
+    let answers = link.wire().await?.ask_all(&questions).await.map_err(|error| fault::of(error, Effect::Look))?;
+    let [slots, info] = <[Value; 2]>::try_from(answers).map_err(|_| fault::unexpected(Effect::Look))?;
+    if let Value::ServerError(error) = slots {
+        return Err(fault::of(error.into(), Effect::Look));
+    }
+    // Where this user may not ask, there is no reason to doubt it.
+    let sees_failure = redis::from_redis_value::<String>(info).is_ok_and(|info| info.contains("cluster_state:fail"));
+    Ok((slots, !sees_failure))
+}
+
+fn silent(link: &Link) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{} did not answer in time", link.name()))
+}

@@ -1,0 +1,81 @@
+//! The least that a user has to be allowed in a cluster.
+
+use leasehold::store::redis::RedisStore;
+use leasehold::{ErrorKind, LockManager};
+use store_tests::{Cluster, run};
+
+use crate::{LONG, take};
+
+/// What one server asks for, and what a cluster and replicas do besides.
+const RIGHTS: &str = "+eval +evalsha +get +set +del +pttl +pexpire +hget +hset +hmget +hincrby +scan \
+                      +client|tracking +pexpiretime +time +role +command|info +info +config|get \
+                      +cluster|slots +cluster|info +asking +wait";
+
+fn set(cluster: &Cluster, rules: &str) {
+    for node in 0..3 {
+        let words: Vec<_> = ["ACL", "SETUSER", "locks"].into_iter().chain(rules.split_whitespace()).collect();
+        cluster.ask::<()>(node, &words);
+    }
+}
+
+async fn connect(cluster: &Cluster, options: &str) -> leasehold::Result<LockManager> {
+    LockManager::connect(&format!("{}{options}", cluster.url().replace("://", "://locks:pw@"))).await
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn the_documented_rights_suffice() {
+    run(async {
+        let cluster = Cluster::start();
+        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS}"));
+        let locks = connect(&cluster, "").await.unwrap();
+        let name = cluster.name_at(0, "allowed");
+        let stored = format!("leasehold:{name}");
+        let slot = cluster.slot(&stored);
+        let guard = take(&locks, &name).await;
+        guard.extend(LONG).await.unwrap();
+        cluster.begin_move(slot, 0, 1);
+        for key in [&stored, &format!("{stored}:fence{{{stored}}}")] {
+            cluster.move_key(key, 0, 1);
+        }
+        guard.extend(LONG * 2).await.unwrap();
+        cluster.end_move(slot, 0, 1);
+        assert_eq!(locks.list("", leasehold::store::Page::first(9)).await.unwrap().entries.len(), 1);
+        locks.probe().await.unwrap();
+        guard.release().await.unwrap();
+        // There are no replicas, but they may be waited for.
+        let sure = connect(&cluster, "?wait_replicas=1").await.unwrap();
+        let error = sure.lock(&name).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        set(&cluster, "-wait");
+        let error = sure.lock(&name).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("'wait'"), "{error}");
+        assert!(!cluster.ask::<bool>(1, &["EXISTS", &stored]) && locks.holder(&name).await.unwrap().is_none());
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_missing_right_is_told() {
+    run(async {
+        let cluster = Cluster::start();
+        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS} -cluster|slots"));
+        let error = connect(&cluster, "").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("cluster|slots"), "{error}");
+        // Without this one nobody can tell who sees the cluster well.
+        set(&cluster, "+cluster|slots -cluster|info");
+        let locks = connect(&cluster, "").await.unwrap();
+        take(&locks, "k").await.release().await.unwrap();
+        set(&cluster, "-eval");
+        let error = connect(&cluster, "").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("+eval"), "{error}");
+        let wrong = cluster.url().replace("://", "://locks:guess3d@");
+        let error = RedisStore::connect(&wrong).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(!format!("{error} {error:?}").contains("guess3d"), "{error}");
+    });
+}

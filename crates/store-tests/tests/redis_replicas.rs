@@ -1,0 +1,258 @@
+//! A replica that takes over without knowing the latest grant: what is promised, what is not, and what it costs to ask
+//! replicas.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "an error fails the test, also in its helpers")]
+
+use std::time::Duration;
+
+use leasehold::testkit::{Proxy, Server};
+use leasehold::{ErrorKind, FencingToken, LockGuard, LockManager};
+use store_tests::{ask, patiently, redis, run};
+
+/// A ttl that no test outlasts, and that lets replicas take a second.
+const TTL: Duration = Duration::from_secs(300);
+
+/// A primary and a replica, with a network between them that can be cut.
+struct Pair {
+    primary: Server,
+    between: Proxy,
+    replica: Server,
+}
+
+impl Pair {
+    fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// With further settings of the primary.
+    fn with(settings: &[&str]) -> Self {
+        let quick = ["--repl-diskless-sync-delay", "0"];
+        let primary = redis().args(quick).args(settings.iter().copied()).start().unwrap();
+        let between = Proxy::start(primary.address()).unwrap();
+        let follow = ["--replicaof".to_owned(), format!("127.0.0.1 {}", between.address().port())];
+        let replica = redis().args(quick).args(follow).start().unwrap();
+        let pair = Self { primary, between, replica };
+        pair.until_followed();
+        pair
+    }
+
+    async fn manager(&self, options: &str) -> LockManager {
+        LockManager::connect(&format!("redis://{}{options}", self.primary.address())).await.unwrap()
+    }
+
+    fn until_followed(&self) {
+        patiently("the replica follows", || {
+            let info: String = ask(&self.replica, &["INFO", "replication"]).unwrap();
+            info.contains("master_link_status:up").then_some(())
+        });
+    }
+
+    /// From now on the replica learns nothing.
+    fn cut(&self) {
+        self.between.replies().hold();
+    }
+
+    /// What was held back is lost, and the replica knows only what it knew.
+    fn fail_over(&self) {
+        self.primary.kill().unwrap();
+        self.between.refuse();
+        self.between.reset();
+        ask::<()>(&self.replica, &["REPLICAOF", "NO", "ONE"]).unwrap();
+    }
+}
+
+/// Something that only one holder may write to, and that knows of holders nothing but their tokens.
+#[derive(Default)]
+struct Resource(Option<FencingToken>);
+
+impl Resource {
+    fn write(&mut self, guard: &LockGuard) -> bool {
+        let is_current = guard.fencing_token() >= self.0;
+        self.0 = guard.fencing_token().max(self.0);
+        is_current
+    }
+}
+
+async fn take(locks: &LockManager, name: &str) -> LockGuard {
+    let granted = locks.lock(name).ttl(TTL).try_acquire().await.unwrap();
+    granted.expect("nobody else is there")
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_failover_without_the_latest_grant_makes_two_holders_and_the_resource_knows_the_later() {
+    run(async {
+        let pair = Pair::start();
+        let locks = pair.manager("").await;
+        // The replica knows the counter, and that nobody holds the key.
+        take(&locks, "k").await.release().await.unwrap();
+        patiently("the release", || {
+            let (counter, held): (bool, bool) = (
+                ask(&pair.replica, &["EXISTS", "leasehold:k:fence{leasehold:k}"]).unwrap(),
+                ask(&pair.replica, &["EXISTS", "leasehold:k"]).unwrap(),
+            );
+            (counter && !held).then_some(())
+        });
+        pair.cut();
+        let mut firsts = Vec::new();
+        // More grants than one, so that a counter that only counts would come to the same number again.
+        for _ in 0..3 {
+            let guard = take(&locks, "k").await;
+            firsts.push(guard.fencing_token());
+            guard.release().await.unwrap();
+        }
+        let first = take(&locks, "k").await;
+        pair.fail_over();
+
+        let others = LockManager::connect(&format!("redis://{}", pair.replica.address())).await.unwrap();
+        let second = take(&others, "k").await;
+        // Both may believe in it: the violation that the documentation states.
+        first.check().unwrap();
+        second.check().unwrap();
+        assert!(second.fencing_token() > first.fencing_token());
+        assert!(firsts.into_iter().all(|earlier| earlier < first.fencing_token()));
+        let mut resource = Resource::default();
+        assert!(resource.write(&first));
+        assert!(resource.write(&second));
+        assert!(!resource.write(&first), "the resource took the older holder");
+        assert!(resource.write(&second));
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_grant_that_no_replica_knows_of_is_refused() {
+    run(async {
+        let pair = Pair::start();
+        let (locks, plain) = (pair.manager("?wait_replicas=1").await, pair.manager("").await);
+        let known = take(&locks, "known").await;
+        let there: bool = ask(&pair.replica, &["EXISTS", "leasehold:known"]).unwrap();
+        assert!(there, "granted before the replica knew");
+
+        pair.cut();
+        let error = locks.lock("k").ttl(TTL).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+        // Given back, so that it is free.
+        let left: bool = ask(&pair.primary, &["EXISTS", "leasehold:k"]).unwrap();
+        assert!(!left);
+        // Held is held: no replica has to know that.
+        assert!(locks.lock("known").ttl(TTL).try_acquire().await.unwrap().is_none());
+        // Renewals do not wait for replicas.
+        known.extend(TTL).await.unwrap();
+        take(&plain, "unsure").await.release().await.unwrap();
+
+        // The same failover as ever finds nobody who believes in a lease that the new primary does not know.
+        pair.fail_over();
+        let others = LockManager::connect(&format!("redis://{}", pair.replica.address())).await.unwrap();
+        assert!(others.lock("known").ttl(TTL).try_acquire().await.unwrap().is_none());
+        take(&others, "k").await.release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_lease_that_is_taken_on_without_a_replica_stays_with_whom_it_came_from() {
+    run(async {
+        let pair = Pair::start();
+        let locks = pair.manager("?wait_replicas=1").await;
+        let guard = take(&locks, "k").await;
+        let (owner, fence) = (guard.hand_over().await.unwrap(), guard.fencing_token());
+        pair.cut();
+        let error = locks.lock("k").ttl(TTL).resume(&owner).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(locks.holder("k").await.unwrap().unwrap().owner, owner);
+
+        pair.between.heal();
+        pair.between.reset();
+        pair.until_followed();
+        let resumed = patiently_resumed(&locks, &owner).await;
+        assert!(resumed.fencing_token() > fence);
+        resumed.release().await.unwrap();
+    });
+}
+
+/// The replica may have to come back first.
+async fn patiently_resumed(locks: &LockManager, owner: &leasehold::OwnerToken) -> LockGuard {
+    for _ in 0..100 {
+        match locks.lock("k").ttl(TTL).resume(owner).await {
+            Ok(guard) => return guard,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+    }
+    panic!("the replica never came back")
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn more_replicas_than_there_are_grant_nothing() {
+    run(async {
+        let pair = Pair::start();
+        let locks = pair.manager("?wait_replicas=2").await;
+        let error = locks.lock("k").ttl(TTL).try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("1 of 2 replicas"), "{error}");
+        let left: bool = ask(&pair.primary, &["EXISTS", "leasehold:k"]).unwrap();
+        assert!(!left);
+    });
+}
+
+/// A renewal, which is one of a batch, is all that meets the refusal.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_server_that_became_a_replica_is_left() {
+    run(async {
+        let server = redis().start().unwrap();
+        let proxy = Proxy::start(server.address()).unwrap();
+        let locks = LockManager::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+        let guard = take(&locks, "k").await;
+        let connections = proxy.accepted();
+        ask::<()>(&server, &["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+        let error = guard.extend(TTL * 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        // The next one looks for the primary, which is not here.
+        let error = guard.extend(TTL * 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("replica"), "{error}");
+        assert!(proxy.accepted() > connections);
+        ask::<()>(&server, &["REPLICAOF", "NO", "ONE"]).unwrap();
+        guard.extend(TTL * 2).await.unwrap();
+        guard.release().await.unwrap();
+    });
+}
+
+/// The servers' own remedy against a primary that is cut off and goes on renewing.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_primary_that_must_have_replicas_renews_nothing_without() {
+    run(async {
+        let pair = Pair::with(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"]);
+        let locks = pair.manager("").await;
+        let guard = patiently_taken(&locks).await;
+        pair.between.hold();
+        let refused = async {
+            while guard.extend(TTL).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            guard.extend(TTL).await.unwrap_err()
+        };
+        let error = tokio::time::timeout(Duration::from_secs(60), refused).await.expect("the lag is noticed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+        let error = locks.lock("other").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        guard.check().unwrap();
+    });
+}
+
+/// The primary may have to hear from its replica first.
+async fn patiently_taken(locks: &LockManager) -> LockGuard {
+    for _ in 0..600 {
+        match locks.lock("k").ttl(TTL).try_acquire().await {
+            Ok(granted) => return granted.expect("nobody else is there"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the primary never heard from its replica")
+}
