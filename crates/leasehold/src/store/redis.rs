@@ -163,8 +163,8 @@ impl RedisStore {
 
     /// Notes that the key is held from now on.
     async fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
-        let (loss, doubt) = ear.hold(owner);
-        if let Some(doubt) = doubt {
+        let (loss, doubts) = ear.hold(owner);
+        for doubt in doubts {
             self.servers.settle(doubt).await;
         }
         grant.loss(loss)
@@ -243,8 +243,8 @@ impl Store for RedisStore {
         let keys = [key.as_stored(), &*companion];
         let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
         let removed = answer::removed(&answer)?;
-        if removed.is_some() {
-            self.watches.removed(key);
+        for holder in removed.iter().flat_map(|removed| &removed.holders) {
+            self.watches.removed(key, &holder.owner);
         }
         Ok(removed)
     }

@@ -369,7 +369,7 @@ fn heard(link: &Weak<Link>, ended: &AtomicBool, push: PushInfo) {
                     Value::BulkString(key) => std::str::from_utf8(key).ok(),
                     _ => None,
                 });
-                let doubts = keys.filter_map(|key| link.watches.touched(key)).collect();
+                let doubts = keys.flat_map(|key| link.watches.touched(key)).collect();
                 link.settle(doubts);
             }
             // The server forgot everything, or whom it was to tell what.
