@@ -140,8 +140,9 @@ impl RedisStore {
         })
     }
 
-    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back.
-    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>) -> Result<Value> {
+    /// Runs a script that may grant the claim. A grant that too few replicas know of is given back, unless it comes from
+    /// another owner: to whom it goes back is for the caller to say.
+    async fn grant(&self, call: Call<'_>, claim: &Claim<'_>, from: Option<&OwnerToken>) -> Result<Value> {
         let Some((servers, count)) = &self.grants else {
             return self.servers.ask(Request::Run(call), Effect::Change).await;
         };
@@ -152,13 +153,21 @@ impl RedisStore {
         if known >= u64::from(*count) || !answer::is_grant(&answer) {
             return Ok(answer);
         }
-        self.release(claim.key, claim.owner).await?;
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "{known} of {count} replicas knew of the grant in time, so it was given back: see their connection"
-            ),
-        ))
+        let few = format!("{known} of {count} replicas knew of the grant in time");
+        if from.is_some() {
+            return Err(Error::new(ErrorKind::Indeterminate, format!("{few}: see their connection")));
+        }
+        match self.release(claim.key, claim.owner).await {
+            Ok(_) => {
+                let given_back = format!("{few}, so it was given back: see their connection");
+                Err(Error::new(ErrorKind::Unavailable, given_back))
+            }
+            // Whatever kept it from going back: it stands.
+            Err(error) => {
+                let standing = format!("{few}, and it could not be given back");
+                Err(Error::new(ErrorKind::Indeterminate, standing).with_source(error))
+            }
+        }
     }
 
     /// Notes that the key is held from now on.
@@ -187,7 +196,7 @@ impl Store for RedisStore {
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
         let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
-        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
+        let answer = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim, None).await?;
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
             Err(left) => {
@@ -227,7 +236,7 @@ impl Store for RedisStore {
             Bytes(&holder),
             Bytes(from.as_bytes()),
         ];
-        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim).await?;
+        let answer = self.grant(script::TRANSFER.on(&[key, &companion], call), claim, Some(from)).await?;
         Ok(match answer::grant(&answer, claim.ttl)? {
             Some(grant) => Some(self.held(ear, claim.owner, grant).await),
             None => None,

@@ -148,14 +148,10 @@ impl Wire {
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         let flight = Flight::new(self);
         let answer = self.connection.clone().send_packed_command(command).await;
-        match flight.landed(answer)? {
-            Value::ServerError(error) => {
-                if error.kind() == Some(ServerErrorKind::ReadOnly) {
-                    // A primary that was demoted: its name may lead to another server by now.
-                    self.end();
-                }
-                Err(error.into())
-            }
+        let answer = flight.landed(answer)?;
+        self.end_if_demoted(&answer);
+        match answer {
+            Value::ServerError(error) => Err(error.into()),
             answer => Ok(answer),
         }
     }
@@ -164,7 +160,16 @@ impl Wire {
     pub(super) async fn ask_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let flight = Flight::new(self);
         let answers = self.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
-        flight.landed(answers)
+        let answers = flight.landed(answers)?;
+        answers.iter().for_each(|answer| self.end_if_demoted(answer));
+        Ok(answers)
+    }
+
+    /// A primary that was demoted: its name may lead to another server by now.
+    fn end_if_demoted(&self, answer: &Value) {
+        if matches!(answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly)) {
+            self.end();
+        }
     }
 
     pub(super) fn stands(&self) -> bool {
