@@ -28,7 +28,11 @@ fn numbered(key: &str) -> String {
         None => (head.len(), ""),
     };
     let (slot, crc) = (slot(key), crc16(0, &head.as_bytes()[start..]));
-    let lies_there = |number: &u32| crc16(crc16(crc, format!("{number:x}").as_bytes()), end.as_bytes()) % SLOTS == slot;
+    let lies_there = |number: &u32| {
+        let first = (number.max(&1).ilog2()) / 4;
+        let digits = (0..=first).rev().map(|at| b"0123456789abcdef"[(number >> (4 * at)) as usize % 16]);
+        crc16(digits.fold(crc, |crc, digit| crc16(crc, &[digit])), end.as_bytes()) % SLOTS == slot
+    };
     let number = (0..).find(lies_there).unwrap_or_default();
     format!("{head}{number:x}}}")
 }
@@ -46,13 +50,24 @@ pub(super) fn slot(key: &str) -> u16 {
 
 /// CRC-16/XMODEM, as the cluster specification asks for.
 fn crc16(before: u16, bytes: &[u8]) -> u16 {
-    bytes.iter().fold(before, |crc, byte| {
-        (0..8).fold(
-            crc ^ (u16::from(*byte) << 8),
-            |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 },
-        )
-    })
+    bytes.iter().fold(before, |crc, byte| (crc << 8) ^ STEPS[usize::from(crc.to_be_bytes()[0] ^ byte)])
 }
+
+/// What each byte does to a sum.
+const STEPS: [u16; 256] = {
+    let mut steps = [0; 256];
+    let mut byte = 0;
+    while byte < steps.len() {
+        let (mut step, mut bit) = ((byte as u16) << 8, 0);
+        while bit < 8 {
+            step = if step & 0x8000 == 0 { step << 1 } else { (step << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        steps[byte] = step;
+        byte += 1;
+    }
+    steps
+};
 
 #[cfg(test)]
 mod tests {
