@@ -21,6 +21,7 @@ const LONG: Duration = Duration::from_secs(600);
 on_every_server! {
     a_grant_that_is_read_late_is_no_loss_of_the_next_holder
     a_removal_that_is_read_late_is_no_loss_of_the_next_holder
+    a_removal_that_nobody_waits_for_is_told_all_the_same
 }
 
 struct Bench {
@@ -58,12 +59,16 @@ fn loss_of(attempt: Attempt) -> Loss {
 }
 
 /// Sends a request, and looks at nothing that comes back.
-async fn sent<T>(request: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
+async fn sent<T>(site: &Site, request: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
+    site.server().stop().unwrap();
     poll_fn(|context| {
         assert!(request.as_mut().poll(context).is_pending());
         Poll::Ready(())
     })
     .await;
+    // Time for it to go out.
+    sleep(Duration::from_millis(50)).await;
+    site.server().cont().unwrap();
 }
 
 async fn a_grant_that_is_read_late_is_no_loss_of_the_next_holder(site: Site) {
@@ -71,7 +76,7 @@ async fn a_grant_that_is_read_late_is_no_loss_of_the_next_holder(site: Site) {
     let (first, second) = (OwnerToken::mint().unwrap(), OwnerToken::mint().unwrap());
     let claim = Claim::new(&bench.key, &first, Duration::from_millis(20));
     let mut late = bench.store.acquire(&claim);
-    sent(&mut late).await;
+    sent(&site, &mut late).await;
     sleep(Duration::from_millis(100)).await;
     let next = bench.grant(&second).await;
     let old = loss_of(late.await.unwrap());
@@ -89,10 +94,20 @@ async fn a_removal_that_is_read_late_is_no_loss_of_the_next_holder(site: Site) {
     let (first, second) = (OwnerToken::mint().unwrap(), OwnerToken::mint().unwrap());
     let old = bench.grant(&first).await;
     let mut late = bench.store.force_release(&bench.key, None);
-    sent(&mut late).await;
+    sent(&site, &mut late).await;
     let next = bench.grant(&second).await;
     assert_eq!(late.await.unwrap().unwrap().holders[0].owner, first);
     bench.stands(&next, &second).await;
     timeout(SOON, old.wait()).await.unwrap();
     assert_eq!(old.raised(), Some(LostReason::NotHeld));
+}
+
+async fn a_removal_that_nobody_waits_for_is_told_all_the_same(site: Site) {
+    let bench = Bench::new(&site).await;
+    let owner = OwnerToken::mint().unwrap();
+    let loss = bench.grant(&owner).await;
+    let mut dropped = bench.store.force_release(&bench.key, None);
+    sent(&site, &mut dropped).await;
+    drop(dropped);
+    assert_eq!(timeout(SOON, loss.wait()).await.unwrap(), LostReason::NotHeld);
 }

@@ -250,10 +250,12 @@ impl Store for RedisStore {
             None => &[],
         };
         let keys = [key.as_stored(), &*companion];
+        // The server tells this connection nothing of it, so whoever is here has to be told, also without an answer.
+        let _touched = Touched { store: self, key };
         let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
         let removed = answer::removed(&answer)?;
         for holder in removed.iter().flat_map(|removed| &removed.holders) {
-            self.watches.removed(key, &holder.owner);
+            self.watches.gone(key, &holder.owner);
         }
         Ok(removed)
     }
@@ -305,6 +307,30 @@ impl RedisStore {
             Ok(grant)
         });
         Ok(grants.collect())
+    }
+}
+
+/// A key that this store may have changed, to the surprise of its own waiters and holder: they are told at the end.
+struct Touched<'a> {
+    store: &'a RedisStore,
+    key: &'a Key,
+}
+
+impl Drop for Touched<'_> {
+    fn drop(&mut self) {
+        let doubts = self.store.watches.touched(self.key.as_stored());
+        if doubts.is_empty() {
+            return;
+        }
+        let servers = Arc::clone(&self.store.servers);
+        // Where there is no runtime any more, nobody listens either.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                for doubt in doubts {
+                    servers.settle(doubt).await;
+                }
+            });
+        }
     }
 }
 

@@ -125,16 +125,6 @@ impl Watches {
         }
     }
 
-    /// Somebody here removed the lease of this owner. Another may stand by now.
-    pub(super) fn removed(&self, key: &Key, owner: &OwnerToken) {
-        let watch = self.0.lock().keys.get(key.as_stored()).cloned();
-        if let Some(watch) = watch {
-            watch.ring();
-            drop(watch);
-            self.gone(key, owner);
-        }
-    }
-
     /// Drops a key that nobody watches.
     fn forget(&self, key: &str, watch: &Arc<Watch>) {
         let keys = &mut self.0.lock().keys;
