@@ -171,8 +171,8 @@ impl RedisStore {
 
     /// Notes that the key is held from now on.
     async fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
-        let (loss, doubt) = ear.hold(owner);
-        if let Some(doubt) = doubt {
+        let (loss, doubts) = ear.hold(owner);
+        for doubt in doubts {
             self.servers.settle(doubt).await;
         }
         let mut grant = grant.loss(loss);
@@ -205,8 +205,8 @@ impl Store for RedisStore {
         let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
         let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         if let Some(error) = shortfall {
-            self.release(claim.key, claim.owner).await?;
-            return Err(error);
+            let back = self.release(claim.key, claim.owner).await;
+            return Err(back.map_or_else(standing, |_| error));
         }
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
@@ -246,8 +246,8 @@ impl Store for RedisStore {
             let back = Claim { owner: from, ..*claim };
             let held = note::held(now(), from);
             let call = transfer(claim.owner, &back, &held, b"");
-            self.servers.ask(Request::Run(script::TRANSFER.on(&keys, &call)), Effect::Change).await?;
-            return Err(error);
+            let back = self.servers.ask(Request::Run(script::TRANSFER.on(&keys, &call)), Effect::Change).await;
+            return Err(back.map_or_else(standing, |_| error));
         }
         Ok(match answer::grant(&answer, claim.ttl)? {
             Some(grant) => Some(self.held(ear, claim.owner, grant).await),
@@ -262,10 +262,12 @@ impl Store for RedisStore {
             None => &[],
         };
         let keys = [key.as_stored(), &*companion];
+        // The server tells this connection nothing of it, so whoever is here has to be told, also without an answer.
+        let _touched = Touched { store: self, key };
         let answer = self.servers.ask(Request::Run(script::FORCE_RELEASE.on(&keys, call)), Effect::Change).await?;
         let removed = answer::removed(&answer)?;
         for holder in removed.iter().flat_map(|removed| &removed.holders) {
-            self.watches.removed(key, &holder.owner);
+            self.watches.gone(key, &holder.owner);
         }
         Ok(removed)
     }
@@ -327,6 +329,30 @@ impl RedisStore {
     }
 }
 
+/// A key that this store may have changed, to the surprise of its own waiters and holder: they are told at the end.
+struct Touched<'a> {
+    store: &'a RedisStore,
+    key: &'a Key,
+}
+
+impl Drop for Touched<'_> {
+    fn drop(&mut self) {
+        let doubts = self.store.watches.touched(self.key.as_stored());
+        if doubts.is_empty() {
+            return;
+        }
+        let servers = Arc::clone(&self.store.servers);
+        // Where there is no runtime any more, nobody listens either.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                for doubt in doubts {
+                    servers.settle(doubt).await;
+                }
+            });
+        }
+    }
+}
+
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("waiting", &self.waiting).finish_non_exhaustive()
@@ -337,6 +363,12 @@ impl fmt::Debug for RedisStore {
 fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 5] {
     let (owner, ttl) = (Bytes(to.owner.as_bytes()), Number(millis(to.ttl)));
     [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
+}
+
+/// A grant that too few replicas know of, and that could not be given back.
+fn standing(error: Error) -> Error {
+    let message = "too few replicas knew of the grant in time, and it could not be given back";
+    Error::new(ErrorKind::Indeterminate, message).with_source(error)
 }
 
 /// Whole milliseconds, and no less than what was asked for.

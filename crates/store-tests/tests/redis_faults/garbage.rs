@@ -191,6 +191,7 @@ async fn errors_are_told_as_what_they_are() {
         ("-LOADING Redis is loading the dataset in memory", ErrorKind::Unavailable, "try again soon"),
         ("-OOM command not allowed", ErrorKind::Unavailable, "out of memory"),
         ("-READONLY You can't write against a read only replica.", ErrorKind::Unavailable, "become a replica"),
+        ("-ERR max number of clients reached", ErrorKind::Unavailable, "raise maxclients"),
         ("-MISCONF Errors writing to the AOF file", ErrorKind::Unavailable, "cannot save"),
         ("-NOREPLICAS Not enough good replicas to write.", ErrorKind::Unavailable, "too few replicas"),
         ("-BUSY Redis is busy running a script.", ErrorKind::Unavailable, "busy with a script"),

@@ -9,5 +9,6 @@ mod fake;
 mod garbage;
 mod network;
 mod refusals;
+mod replicas;
 mod rights;
 mod setting;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold::store::{Attempt, Claim, Page, Store};
 use leasehold::testkit::{Accident, Proxy, Server};
-use leasehold::{ErrorKind, LockManager, LostReason, Renew};
+use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken, Renew};
 use store_tests::redis;
 
 use crate::setting::{Direct, LONG, SHORT, builder, fence, manager, soon, until};
@@ -246,4 +247,37 @@ async fn waiters_and_holders_survive_the_end_of_their_connection() {
     bench.direct.ask("DEL leasehold:own");
     own.extend(LONG).await.unwrap_err();
     assert_eq!(own.lost().await, LostReason::NotHeld);
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_look_at_a_lease_in_doubt_that_is_never_answered_ends() {
+    let server = redis().start().unwrap();
+    let proxy = Proxy::start(server.address()).unwrap();
+    let store = crate::setting::store(proxy.address()).await;
+    let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
+    let attempt = store.acquire(&Claim::new(&key, &owner, SHORT)).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+    proxy.once(Accident::lose_reply().containing("$3\r\nGET\r\n").silently());
+    Direct::to(server.address()).ask("DEL leasehold:k");
+    until("the lease is looked at", || proxy.pending() == 0).await;
+    // Nobody else keeps the connection.
+    drop(store);
+    until("the connection ends", || proxy.connections() == 0).await;
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_value_that_is_no_token_is_not_fetched_whole() {
+    let mut bench = Bench::new().await;
+    for number in 0..3 {
+        bench.direct.ask(&format!("SETRANGE leasehold:big{number} 30000000 x"));
+    }
+    let before = bench.proxy.replies().bytes();
+    assert!(bench.locks.holder("big0").await.unwrap().is_some());
+    assert_eq!(bench.locks.list("big", Page::first(10)).await.unwrap().entries.len(), 3);
+    assert!(bench.locks.lock("big0").try_acquire().await.unwrap().is_none());
+    assert!(bench.locks.force_release("big0", None).await.unwrap().is_some());
+    let fetched = bench.proxy.replies().bytes() - before;
+    assert!(fetched < 100_000, "{fetched}");
 }

@@ -209,6 +209,35 @@ async fn without_the_time_tokens_count_and_are_kept_for_good() {
 
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn one_way_to_the_time_is_enough_for_tokens_to_grow_over_a_lost_companion() {
+    let mut bench = Bench::new(redis().start().unwrap());
+    for way in ["+pexpiretime", "+time"] {
+        let locks = bench.locks(&[NEEDED, &[way]].concat()).await.unwrap();
+        let lock = locks.lock("k");
+        let mut forget = || {
+            assert_eq!(bench.direct.number("DEL leasehold:k:fence{leasehold:k}"), 1);
+            // The end of a lease tells the time to the millisecond.
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let first = lock.try_acquire().await.unwrap().unwrap();
+        let owner = first.hand_over().await.unwrap();
+        forget();
+        let second = lock.resume(&owner).await.unwrap();
+        assert!(fence(&second) > fence(&first), "{way}: {second:?} after {first:?}");
+        forget();
+        second.extend(LONG).await.unwrap();
+        forget();
+        let floor = locks.force_release("k", None).await.unwrap().unwrap().fence_floor.unwrap();
+        assert!(floor > fence(&second), "{way}: {floor:?} after {second:?}");
+        forget();
+        let third = lock.try_acquire().await.unwrap().unwrap();
+        assert!(fence(&third) >= floor, "{way}: {third:?} after {floor:?}");
+        third.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn another_database_takes_the_right_to_choose_it() {
     let mut bench = Bench::new(redis().start().unwrap());
     let url = |user: u32| format!("redis://user{user}:pw@{}/3", bench.server.address());

@@ -120,6 +120,9 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         }
         _ if is("MOVED") || is("ASK") || is("CROSSSLOT") => (Rejected, "it is one of a cluster: write redis+cluster:"),
         _ if text.contains("cluster support disabled") => (InvalidConfig, "it is no cluster: write redis:"),
+        _ if text.contains("max number of clients") => {
+            (Unavailable, "it has too many connections: close some or raise maxclients")
+        }
         _ if text.contains("DB index is out of range") => (Rejected, "name a database that it has"),
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")

@@ -1,5 +1,6 @@
 //! The way to one server: a connection that is made when it is needed, made anew when it broke, and listened to.
 
+use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use parking_lot::Mutex;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, PushInfo, PushKind, RedisResult, ServerErrorKind, Value};
 use tokio::sync::oneshot;
 
+use super::answer;
 use super::fault::{self, Effect};
 use super::script::{self, Argument, Call};
 use super::sentinel::Sentinels;
@@ -18,6 +20,9 @@ use crate::types::OwnerToken;
 
 /// How long the server may take to be reached and to let us in, where the caller sets no limit of its own.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the server may take to tell of leases in doubt: as much as the engine allows a call.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Leases in doubt that are asked for at once.
 const DOUBTS: usize = 256;
@@ -194,7 +199,7 @@ impl Link {
     pub(super) async fn send(self: &Arc<Self>, request: &Request<'_>) -> Answer {
         match request {
             Request::Run(call) => self.run(call).await,
-            Request::RunAndWait(call, replicas) => self.run_between(None, call, Some(replicas.command())).await,
+            Request::RunAndWait(call, replicas) => self.run_and_wait(call, *replicas).await,
             Request::Delete(key, owner) => self.delete(key, owner).await,
         }
     }
@@ -213,12 +218,20 @@ impl Link {
 
     async fn run(self: &Arc<Self>, call: &Call<'_>) -> Answer {
         let wire = self.wire().await?;
-        Ok(match wire.ask(&call.by_hash()).await {
-            Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-                wire.ask(&call.by_text()).await
-            }
-            answer => answer,
-        })
+        Ok(run_on(&wire, call).await)
+    }
+
+    /// Waits only once there is something to know of: a server that has yet to be told the script would make us wait
+    /// twice, and somebody else's lease is no reason to.
+    async fn run_and_wait(self: &Arc<Self>, call: &Call<'_>, replicas: Replicas) -> Answer {
+        let wire = self.wire().await?;
+        let answer = match run_on(&wire, call).await {
+            Ok(answer) if answer::is_grant(&answer) => answer,
+            Ok(answer) => return Ok(Ok(Value::Array(vec![answer, Value::Int(0)]))),
+            Err(error) => return Ok(Err(error)),
+        };
+        let known = wire.ask_all(&in_one(iter::once(replicas.command()))).await;
+        Ok(known.map(|known| Value::Array(iter::once(answer).chain(known).collect())))
     }
 
     /// Runs a script right after one command and right before another; answers with the script's answer and the last.
@@ -301,8 +314,9 @@ impl Link {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 for doubts in doubts.chunks(DOUBTS) {
+                    let looked = tokio::time::timeout(LOOK_LIMIT, link.look_at(doubts)).await;
                     // What cannot be asked now is learned by the next renewal.
-                    if link.look_at(doubts).await.is_err() {
+                    if !matches!(looked, Ok(Ok(()))) {
                         return;
                     }
                 }
@@ -376,13 +390,22 @@ fn heard(link: &Weak<Link>, ended: &AtomicBool, push: PushInfo) {
                     Value::BulkString(key) => std::str::from_utf8(key).ok(),
                     _ => None,
                 });
-                let doubts = keys.filter_map(|key| link.watches.touched(key)).collect();
+                let doubts = keys.flat_map(|key| link.watches.touched(key)).collect();
                 link.settle(doubts);
             }
             // The server forgot everything, or whom it was to tell what.
             _ => link.doubt_all(),
         },
         _ => {}
+    }
+}
+
+async fn run_on(wire: &Wire, call: &Call<'_>) -> RedisResult<Value> {
+    match wire.ask(&call.by_hash()).await {
+        Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
+            wire.ask(&call.by_text()).await
+        }
+        answer => answer,
     }
 }
 

@@ -25,12 +25,12 @@ pub(super) async fn list(servers: &Servers, prefix: &str, page: &Page) -> Result
         found.extend(matching(&link, prefix, page.after.as_deref()).await?);
     }
     let names: Vec<_> = found.into_iter().collect();
-    let companions: Vec<_> = names.iter().map(|name| companion(name)).collect();
-    let keys: Vec<_> = names.iter().zip(&companions).map(|(name, side)| [&**name, &**side]).collect();
-    let calls: Vec<_> = keys.iter().map(|keys| script::INSPECT.on(keys, &[])).collect();
     let mut listing = Listing::default();
-    for (names, calls) in names.chunks(STEP).zip(calls.chunks(STEP)) {
-        let answers = servers.run_all(calls, Effect::Look).await?;
+    for names in names.chunks(page.limit.saturating_add(1).min(STEP)) {
+        let companions: Vec<_> = names.iter().map(|name| companion(name)).collect();
+        let keys: Vec<_> = names.iter().zip(&companions).map(|(name, side)| [&**name, &**side]).collect();
+        let calls: Vec<_> = keys.iter().map(|keys| script::INSPECT.on(keys, &[])).collect();
+        let answers = servers.run_all(&calls, Effect::Look).await?;
         for (name, answer) in names.iter().zip(answers) {
             // Given back since it was found.
             let Some(holder) = answer::holder(&answer?)? else { continue };

@@ -28,7 +28,8 @@ struct Watch {
     /// How often it was touched by others.
     touched: AtomicU64,
     bell: Notify,
-    held: Mutex<Option<Held>>,
+    /// Who holds it, as far as answers were read: more than one while it is open which of them was given last.
+    held: Mutex<Vec<Held>>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,15 +73,15 @@ impl Watches {
         Ear { watches: Arc::clone(self), key, watch, seen }
     }
 
-    /// Somebody changed this key. Answers with the lease that is now in doubt.
-    pub(super) fn touched(&self, key: &str) -> Option<Doubt> {
+    /// Somebody changed this key. Answers with the leases that are now in doubt.
+    pub(super) fn touched(&self, key: &str) -> Vec<Doubt> {
         let (key, watch) = {
             let table = self.0.lock();
-            let (key, watch) = table.keys.get_key_value(key)?;
+            let Some((key, watch)) = table.keys.get_key_value(key) else { return Vec::new() };
             (Arc::clone(key), Arc::clone(watch))
         };
         watch.ring();
-        watch.doubt(key)
+        watch.doubts(&key)
     }
 
     /// Anything may have happened to any key. Answers with every lease.
@@ -93,9 +94,9 @@ impl Watches {
         let keys: Vec<_> = self.0.lock().keys.iter().map(|(key, watch)| (Arc::clone(key), Arc::clone(watch))).collect();
         keys.into_iter()
             .filter(|(key, _)| is_meant(key))
-            .filter_map(|(key, watch)| {
+            .flat_map(|(key, watch)| {
                 watch.ring();
-                watch.doubt(key)
+                watch.doubts(&key)
             })
             .collect()
     }
@@ -113,8 +114,7 @@ impl Watches {
     fn lose(&self, key: &str, owner: &OwnerToken) {
         let watch = self.0.lock().keys.get(key).cloned();
         if let Some(watch) = watch {
-            let lost = watch.held.lock().take_if(|held| held.owner == *owner);
-            if let Some(lost) = lost {
+            if let Some(lost) = watch.take(owner) {
                 lost.loss.raise(LostReason::NotHeld);
             }
             self.forget(key, &watch);
@@ -125,23 +125,17 @@ impl Watches {
     pub(super) fn released(&self, key: &Key, owner: &OwnerToken) {
         let watch = self.0.lock().keys.get(key.as_stored()).cloned();
         if let Some(watch) = watch {
-            watch.held.lock().take_if(|held| held.owner == *owner);
+            watch.take(owner);
             watch.ring();
             self.forget(key.as_stored(), &watch);
         }
-    }
-
-    /// Somebody here removed the lease of this owner; the next one may hold the key already.
-    pub(super) fn removed(&self, key: &Key, owner: &OwnerToken) {
-        self.lose(key.as_stored(), owner);
-        self.touched(key.as_stored());
     }
 
     /// Drops a key that nobody watches.
     fn forget(&self, key: &str, watch: &Arc<Watch>) {
         let keys = &mut self.0.lock().keys;
         // The map's and the caller's; others are made under the lock.
-        if Arc::strong_count(watch) == 2 && watch.held.lock().is_none() {
+        if Arc::strong_count(watch) == 2 && watch.held.lock().is_empty() {
             keys.remove(key);
         }
     }
@@ -155,8 +149,8 @@ impl Watches {
         }
         keys.retain(|_, watch| {
             let mut held = watch.held.lock();
-            held.take_if(|held| !held.loss.is_watched());
-            held.is_some() || Arc::strong_count(watch) > 1
+            held.retain(|held| held.loss.is_watched());
+            !held.is_empty() || Arc::strong_count(watch) > 1
         });
         *settled = keys.len();
     }
@@ -168,31 +162,36 @@ impl Watch {
         self.bell.notify_waiters();
     }
 
-    fn doubt(&self, key: Arc<str>) -> Option<Doubt> {
+    fn doubts(&self, key: &Arc<str>) -> Vec<Doubt> {
         let held = self.held.lock();
-        held.as_ref().map(|held| Doubt { key, owner: held.owner.clone() })
+        held.iter().map(|held| Doubt { key: Arc::clone(key), owner: held.owner.clone() }).collect()
+    }
+
+    fn take(&self, owner: &OwnerToken) -> Option<Held> {
+        let mut held = self.held.lock();
+        let at = held.iter().position(|held| held.owner == *owner)?;
+        Some(held.swap_remove(at))
     }
 }
 
 impl Ear {
-    /// The key is held by this owner from now on. Answers with the flag to raise when it is gone, and with a doubt if
-    /// the key was touched after the server had granted it, or just before.
-    pub(super) fn hold(self, owner: &OwnerToken) -> (Loss, Option<Doubt>) {
-        let mut slot = self.watch.held.lock();
-        let loss = match &*slot {
-            Some(held) if held.owner == *owner => held.loss.clone(),
-            _ => Loss::new(),
-        };
-        let before = slot.replace(Held { owner: owner.clone(), loss: loss.clone() });
-        drop(slot);
-        // The server gave the key to somebody else, so whoever had it before has not.
-        if let Some(before) = before.filter(|before| before.owner != *owner) {
-            before.loss.raise(LostReason::NotHeld);
-        }
-        let is_touched = self.watch.touched.load(Ordering::Acquire) != self.seen;
-        let doubt = is_touched.then(|| Doubt { key: Arc::clone(&self.key), owner: owner.clone() });
+    /// The server said that this owner holds the key. Answers with the flag to raise when that is over, and with what
+    /// is in doubt: this lease if the key was touched since, and all if others are thought to stand. Whichever answer was
+    /// read last need not be the server's last.
+    pub(super) fn hold(self, owner: &OwnerToken) -> (Loss, Vec<Doubt>) {
+        let mut held = self.watch.held.lock();
+        held.retain(|held| held.owner == *owner || held.loss.is_watched());
+        let known = held.iter().find(|held| held.owner == *owner).map(|held| held.loss.clone());
+        let loss = known.unwrap_or_else(|| {
+            let loss = Loss::new();
+            held.push(Held { owner: owner.clone(), loss: loss.clone() });
+            loss
+        });
+        let is_certain = held.len() == 1 && self.watch.touched.load(Ordering::Acquire) == self.seen;
+        drop(held);
+        let doubts = if is_certain { Vec::new() } else { self.watch.doubts(&self.key) };
         self.watches.sweep();
-        (loss, doubt)
+        (loss, doubts)
     }
 
     /// Resolves once the key was touched.
@@ -226,10 +225,11 @@ mod tests {
         let owners = [OwnerToken::mint().unwrap(), OwnerToken::mint().unwrap()];
         let (first, _) = watches.listen(&key).hold(&owners[0]);
         // The answer to the removal is looked at only after the next one was told of its grant.
-        let (next, doubt) = watches.listen(&key).hold(&owners[1]);
-        watches.removed(&key, &owners[0]);
-        assert!(first.raised().is_some() && next.raised().is_none() && doubt.is_none());
-        watches.removed(&key, &owners[1]);
+        let (next, doubts) = watches.listen(&key).hold(&owners[1]);
+        assert_eq!(doubts.len(), 2);
+        watches.gone(&key, &owners[0]);
+        assert!(first.raised().is_some() && next.raised().is_none());
+        watches.gone(&key, &owners[1]);
         assert!(next.raised().is_some());
     }
 }

@@ -149,7 +149,7 @@ impl Wire {
         let flight = Flight::new(self);
         let answer = self.connection.clone().send_packed_command(command).await;
         let answer = flight.landed(answer)?;
-        self.hear(&answer);
+        self.end_if_demoted(&answer);
         match answer {
             Value::ServerError(error) => Err(error.into()),
             answer => Ok(answer),
@@ -161,12 +161,12 @@ impl Wire {
         let flight = Flight::new(self);
         let answers = self.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
         let answers = flight.landed(answers)?;
-        answers.iter().for_each(|answer| self.hear(answer));
+        answers.iter().for_each(|answer| self.end_if_demoted(answer));
         Ok(answers)
     }
 
-    /// A primary that was demoted is left: its name may lead to another server by now.
-    fn hear(&self, answer: &Value) {
+    /// A primary that was demoted: its name may lead to another server by now.
+    fn end_if_demoted(&self, answer: &Value) {
         if matches!(answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly)) {
             self.end();
         }

@@ -12,7 +12,7 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     return fence
 end
 if redis.call('GET', KEYS[1]) == ARGV[1] then
-    local fence = present_fence(KEYS[2])
+    local fence = present_fence(KEYS[1], KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 return { 0, redis.call('PTTL', KEYS[1]) }

@@ -5,12 +5,16 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
 end
 -- First, because a server that is out of memory still lets this pass. What is noted is not worth a lease.
 local stands = prolong(KEYS[1], ARGV[2])
-redis.pcall('HSET', KEYS[2], 'renewed', ARGV[3])
+local noted = redis.pcall('HSET', KEYS[2], 'renewed', ARGV[3])
+if type(noted) == 'table' and string.find(noted.err, 'READONLY', 1, true) then
+    -- A lease that stood for longer needed no change, but no replica's word counts.
+    return noted
+end
 if ARGV[4] ~= '' then
     redis.pcall('HSET', KEYS[2], 'holder', ARGV[4])
 end
 if redis.pcall('PTTL', KEYS[2]) ~= -1 then
     redis.pcall('PEXPIRE', KEYS[2], 2592000000)
 end
-local known, fence = pcall(present_fence, KEYS[2])
+local known, fence = pcall(present_fence, KEYS[1], KEYS[2])
 return { 1, stands, known and fence or 0 }

@@ -6,7 +6,8 @@ if not held or (ARGV[1] and held ~= ARGV[1]) then
 end
 local companion = redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence')
 local left = redis.call('PTTL', KEYS[1])
-local fence = next_fence(KEYS[2], server_time())
+local fence = next_fence(KEYS[2], server_time(KEYS[1]))
 redis.call('HSET', KEYS[2], 'fence', fence)
 redis.call('DEL', KEYS[1])
-return { held, left, companion, fence }
+-- Longer than any owner token is no token, and may be very long.
+return { string.sub(held, 1, 513), left, companion, fence }

@@ -1,16 +1,14 @@
 -- Beside each key stands its companion, a hash with what the key itself cannot keep:
 -- fence: the latest fencing token;  held: since when, and the owner;  holder: what people may read;  renewed: when.
 
--- The server's time in microseconds. A lease that was set just now tells it by its end; version 6 and some users have to
--- ask. Who may not gets 0.
-local function server_time(key, ttl)
-    local ends = ttl and redis.pcall('PEXPIRETIME', key)
+-- The server's time in microseconds: where the lease ends, less what is left of it. Version 6 and some users have to ask.
+-- Who may not gets 0.
+local function server_time(key, left)
+    local ends = redis.pcall('PEXPIRETIME', key)
+    -- Only what is read is watched.
+    left = type(ends) == 'number' and left or redis.pcall('PTTL', key)
     if type(ends) == 'number' and ends > 0 then
-        return (ends - ttl) * 1000
-    end
-    if key then
-        -- Only what is read is watched.
-        redis.pcall('PTTL', key)
+        return (ends - left) * 1000
     end
     local time = redis.pcall('TIME')
     return time.err and 0 or time[1] * 1000000 + time[2]
@@ -40,12 +38,12 @@ local function note(companion, held, holder, time)
 end
 
 -- The fencing token of the present holder; a new one if the companion was lost meanwhile.
-local function present_fence(companion)
+local function present_fence(key, companion)
     local fence = redis.call('HGET', companion, 'fence')
     if fence then
         return tonumber(fence)
     end
-    fence = next_fence(companion, server_time())
+    fence = next_fence(companion, server_time(key))
     redis.call('HSET', companion, 'fence', fence)
     return fence
 end

@@ -4,4 +4,5 @@ local held = redis.call('GET', KEYS[1])
 if not held then
     return {}
 end
-return { held, redis.call('PTTL', KEYS[1]), redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence') }
+-- Longer than any owner token is no token, and may be very long.
+return { string.sub(held, 1, 513), redis.call('PTTL', KEYS[1]), redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence') }

@@ -2,7 +2,7 @@
 -- Without a holder the old one stays. Answers as acquire does, or {0} if neither owner holds the key.
 local from = redis.call('GET', KEYS[1])
 if from == ARGV[1] then
-    local fence = present_fence(KEYS[2])
+    local fence = present_fence(KEYS[1], KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 if from ~= ARGV[5] then
@@ -15,7 +15,7 @@ if holder == '' then
         holder = before[2] or ''
     end
 end
-local fence = note(KEYS[2], ARGV[3], holder, server_time())
+local fence = note(KEYS[2], ARGV[3], holder, server_time(KEYS[1]))
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 -- Read last, as in prolong. No error may follow the grant.
 redis.pcall('PTTL', KEYS[1])

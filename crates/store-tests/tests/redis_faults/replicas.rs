@@ -1,0 +1,79 @@
+//! Grants that replicas have to know of where there are none, and a server that becomes a replica.
+
+use std::net::TcpListener;
+
+use leasehold::{ErrorKind, LockManager};
+use store_tests::redis;
+
+use crate::refusals::is_told;
+use crate::setting::{Direct, LONG, SHORT, manager, soon};
+
+/// A manager whose grants a replica has to know of.
+async fn strict(server: &str) -> LockManager {
+    soon("an answer", LockManager::connect(&format!("redis://{server}?wait_replicas=1"))).await.unwrap()
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_grant_that_nobody_else_knows_of_is_given_back() {
+    let server = redis().start().unwrap();
+    let locks = strict(&server.address().to_string()).await;
+    let error = soon("an answer", locks.lock("k").ttl(SHORT).try_acquire()).await.unwrap_err();
+    is_told(&error, ErrorKind::Unavailable, &["0 of 1 replicas", "given back"]);
+    assert_eq!(Direct::to(server.address()).number("EXISTS leasehold:k"), 0);
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_grant_that_cannot_be_given_back_is_not_denied() {
+    let server = redis().start().unwrap();
+    let mut direct = Direct::to(server.address());
+    // Enough to take a key that is free, and not to give it back.
+    direct.ask("ACL SETUSER locks on >pw ~* &* +@all -get");
+    let locks = strict(&format!("locks:pw@{}", server.address())).await;
+    let error = soon("an answer", locks.lock("k").ttl(SHORT).try_acquire()).await.unwrap_err();
+    assert_eq!(direct.number("EXISTS leasehold:k"), 1);
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_lease_that_is_taken_on_and_nobody_else_knows_of_goes_back_to_whom_it_came_from() {
+    let server = redis().start().unwrap();
+    let plain = manager(server.address(), LONG).await;
+    let owner = plain.lock("k").try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
+    let locks = strict(&server.address().to_string()).await;
+    let error = soon("an answer", locks.lock("k").ttl(SHORT).resume(&owner)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+    let back = async {
+        loop {
+            match plain.lock("k").resume(&owner).await {
+                Ok(guard) => break guard,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::NotHeld),
+            }
+            // It never was free.
+            assert_eq!(plain.lock("k").try_acquire().await.unwrap().map(|guard| format!("{guard:?}")), None);
+        }
+    };
+    soon("it goes back", back).await.release().await.unwrap();
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn renewals_leave_a_server_that_was_demoted() {
+    let server = redis().start().unwrap();
+    let mut direct = Direct::to(server.address());
+    let locks = manager(server.address(), LONG).await;
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
+    // Also where nothing has to be written.
+    let error = soon("an answer", guard.extend(SHORT)).await.unwrap_err();
+    is_told(&error, ErrorKind::Unavailable, &["READONLY", "become a replica"]);
+    // On a new connection: by now the name may lead elsewhere.
+    let error = soon("an answer", guard.extend(LONG)).await.unwrap_err();
+    is_told(&error, ErrorKind::Rejected, &["is a replica: name the primary"]);
+    direct.ask("REPLICAOF NO ONE");
+    guard.extend(LONG).await.unwrap();
+    guard.release().await.unwrap();
+}
