@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use comfy_table::Table;
 use jiff::{SignedDuration, Timestamp};
 use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
@@ -99,6 +100,14 @@ fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {
 pub(crate) fn clean(text: &str) -> String {
     let forges = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if forges(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// A table as lines, its columns two spaces apart.
+pub(crate) fn lines(table: &mut Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// A word as a shell takes it back.

@@ -67,6 +67,11 @@ pub async fn open(url: &str) -> Result<LockManagerBuilder> {
     Config::from_url(url).open().await
 }
 
+/// The schemes of store URLs, and whether each is compiled in.
+pub fn schemes() -> &'static [(&'static str, bool)] {
+    &url::SCHEMES
+}
+
 /// A length of time as people write it: `30s`, `1.5s`, `2m`, `1h 30m`; a bare number is seconds.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use crate::store::sqlite::SqliteStore;
 use crate::types::check_namespace;
 
 /// Schemes, and the feature that each needs; a scheme without its feature is known but refused.
-const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
+pub(super) const SCHEMES: [(&str, bool); 3] = [("memory", true), ("noop", true), ("sqlite", cfg!(feature = "sqlite"))];
 
 const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
 
