@@ -51,8 +51,7 @@ async fn examine(settings: &Settings) -> Result<Diagnosis, Failure> {
     let manager = settings.open().await?.build().map_err(|error| settings.failure(&error))?;
     let second = settings.open().await?.build().map_err(|error| settings.failure(&error))?;
     // Two stores of one process each have nothing to do with each other.
-    let diagnosis =
-        if manager.is_shared() { manager.diagnose_with(&second).await } else { manager.diagnose().await };
+    let diagnosis = if manager.is_shared() { manager.diagnose_with(&second).await } else { manager.diagnose().await };
     second.close(Close::Release).await.ok();
     manager.close(Close::Release).await.ok();
     Ok(diagnosis)
@@ -73,18 +72,21 @@ fn text(settings: &Settings, diagnosis: &Diagnosis) -> String {
     for Check { name, finding, .. } in &diagnosis.checks {
         text.push_str(&format!("  {:<5} {name:<11} {}\n", word(finding.level), output::clean(&finding.what)));
         if !finding.fix.is_empty() {
-            text.push_str(&format!("        {:<11} fix: {}\n", "", output::clean(&finding.fix)));
+            let label = if finding.level == Level::Ok { "note" } else { "fix" };
+            text.push_str(&format!("        {:<11} {label}: {}\n", "", output::clean(&finding.fix)));
         }
     }
     text
 }
 
 fn as_json(settings: &Settings, diagnosis: &Diagnosis, code: u8) -> Value {
-    let micros = |trips: &RoundTrips| json!({
-        "count": trips.count,
-        "p50_us": u64::try_from(trips.p50.as_micros()).unwrap_or(u64::MAX),
-        "p99_us": u64::try_from(trips.p99.as_micros()).unwrap_or(u64::MAX),
-    });
+    let micros = |trips: &RoundTrips| {
+        json!({
+            "count": trips.count,
+            "p50_us": u64::try_from(trips.p50.as_micros()).unwrap_or(u64::MAX),
+            "p99_us": u64::try_from(trips.p99.as_micros()).unwrap_or(u64::MAX),
+        })
+    };
     let checks: Vec<_> = diagnosis
         .checks
         .iter()
@@ -107,6 +109,6 @@ fn word(level: Level) -> &'static str {
     match level {
         Level::Ok => "ok",
         Level::Warn => "warn",
-        _ => "FAIL",
+        _ => "fail",
     }
 }

@@ -3,7 +3,7 @@
 use leasehold::{Close, ErrorKind};
 
 use super::owner::Owner;
-use super::release::not_held;
+use super::release::{is_held, not_held};
 use crate::cli::{Extend, Global};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -17,6 +17,8 @@ pub(crate) async fn extend(global: &Global, arguments: &Extend) -> Result<u8, Fa
     let manager = settings.build(settings.open().await?)?;
     let ttl = manager.ttl();
     let extended = match manager.lock(name).extend_by(&owner.token, ttl).await {
+        // A lease whose keeper is dead is free, however long it could have stood.
+        Ok(()) if !is_held(&settings, &manager, name, &owner).await? => Err(not_held(&settings, &manager, name).await),
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotHeld => Err(not_held(&settings, &manager, name).await),
         Err(error) => Err(settings.failure(&error)),

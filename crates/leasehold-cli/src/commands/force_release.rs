@@ -46,7 +46,10 @@ impl Removal<'_> {
         let Some(holder) = holder else {
             if !settings.quiet {
                 let place = busy::store(settings, manager);
-                output::tell_block(&format!("\"{name}\" is free: there is nothing to remove (exit {})\n{place}", exit::NO));
+                output::tell_block(&format!(
+                    "\"{name}\" is free: there is nothing to remove (exit {})\n{place}",
+                    exit::NO
+                ));
             }
             return Ok(exit::NO);
         };
@@ -63,9 +66,8 @@ impl Removal<'_> {
     async fn all(self, prefix: &str, older_than: Duration) -> Result<u8, Failure> {
         let Self { settings, manager, .. } = self;
         let namespace = manager.namespace();
-        let is_old = |holder: &Holder| {
-            older_than.is_zero() || holder.since.is_some_and(|since| output::ago(since) > older_than)
-        };
+        let is_old =
+            |holder: &Holder| older_than.is_zero() || holder.since.is_some_and(|since| output::ago(since) > older_than);
         let mut entries = list::entries(settings, manager, prefix).await?;
         for entry in &mut entries {
             entry.holders.retain(is_old);
@@ -80,9 +82,14 @@ impl Removal<'_> {
         }
         let place = busy::store(settings, manager);
         output::tell_block(&format!("these are held\n{}{place}", list::table(namespace, &entries)));
-        if prefix.is_empty() { self.ask("the word", "all")? } else { self.ask("the prefix", prefix)? }
+        if prefix.is_empty() {
+            self.ask("the word", "all")?
+        } else {
+            self.ask("the prefix", prefix)?
+        }
         let mut changed = 0;
-        for (entry, holder) in entries.iter().flat_map(|entry: &Entry| entry.holders.iter().map(move |it| (entry, it))) {
+        for (entry, holder) in entries.iter().flat_map(|entry: &Entry| entry.holders.iter().map(move |it| (entry, it)))
+        {
             match self.remove(&list::name(namespace, entry), holder).await {
                 // Those are given back or held by others by now; the rest is still to be removed.
                 Err(failure) if failure.code == exit::REFUSED => {
@@ -156,7 +163,10 @@ impl Removal<'_> {
         let reason = self.arguments.reason.as_deref().map(output::clean);
         let reason = reason.map_or_else(String::new, |reason| format!("; reason: {reason}"));
         let floor = removed.fence_floor.map_or_else(String::new, |floor| format!("; fence {floor}"));
-        output::tell(&format!("force-released \"{name}\", held by {}{floor}{reason}", output::holder_in_a_line(holder)));
+        output::tell(&format!(
+            "force-released \"{name}\", held by {}{floor}{reason}",
+            output::holder_in_a_line(holder)
+        ));
     }
 }
 

@@ -63,8 +63,13 @@ fn text(settings: &Settings, manager: &LockManager, entries: &[Entry], arguments
         return entries.iter().map(|entry| line(namespace, entry)).collect();
     }
     if entries.is_empty() {
+        let nothing = format!("nothing is held: store {}  namespace {namespace}", settings.place());
+        // A watch is looked at, and what it shows would stay as it was.
+        if arguments.watch.is_some() {
+            return nothing + "\n";
+        }
         if !settings.quiet {
-            output::tell(&format!("nothing is held: store {}  namespace {namespace}", settings.place()));
+            output::tell(&nothing);
         }
         return String::new();
     }

@@ -108,9 +108,8 @@ impl Owner {
 
 /// Writes the secret, and who renews the lease in the background.
 pub(super) fn write(path: &Path, token: &OwnerToken, keeper: Option<Keeper>) -> Result<(), Failure> {
-    let keeper = keeper.map_or_else(String::new, |keeper| {
-        format!("keeper {} {}\n", keeper.id.as_raw_nonzero(), keeper.start)
-    });
+    let keeper =
+        keeper.map_or_else(String::new, |keeper| format!("keeper {} {}\n", keeper.id.as_raw_nonzero(), keeper.start));
     file::write(path, format!("{}\n{keeper}", token.expose()).as_bytes(), Mode::Secret)
 }
 

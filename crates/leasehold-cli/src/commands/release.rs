@@ -31,11 +31,13 @@ pub(crate) async fn release(settings: &Settings, arguments: &Release) -> Result<
 }
 
 async fn give_back(settings: &Settings, manager: &LockManager, name: &str, owner: &Owner) -> Result<(), Failure> {
+    let is_session = manager.capabilities().expiry == Expiry::Session;
+    // One whose keeper is dead may be free already.
+    if (is_session || owner.keeper.is_some()) && !is_held(settings, manager, name, owner).await? {
+        return Err(not_held(settings, manager, name).await);
+    }
     // A lease that is bound to a connection ends with the process that has it.
-    if manager.capabilities().expiry == Expiry::Session {
-        if !is_held(settings, manager, name, owner).await? {
-            return Err(not_held(settings, manager, name).await);
-        }
+    if is_session {
         end(owner.keeper).await;
         return match is_held(settings, manager, name, owner).await? {
             false => Ok(()),
@@ -56,7 +58,13 @@ async fn give_back(settings: &Settings, manager: &LockManager, name: &str, owner
     }
 }
 
-async fn is_held(settings: &Settings, manager: &LockManager, name: &str, owner: &Owner) -> Result<bool, Failure> {
+/// Whether the owner token holds the key.
+pub(super) async fn is_held(
+    settings: &Settings,
+    manager: &LockManager,
+    name: &str,
+    owner: &Owner,
+) -> Result<bool, Failure> {
     let inspection = manager.inspect(name).await.map_err(|error| settings.failure(&error))?;
     Ok(inspection.holders.iter().any(|holder| holder.owner == owner.token))
 }

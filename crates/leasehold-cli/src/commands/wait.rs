@@ -56,10 +56,9 @@ async fn look(settings: &Settings, manager: &LockManager, name: &str, until: Unt
         }
         if waited >= busy::SILENT_WAIT && !quiet {
             quiet = true;
-            let state = holder.as_ref().map_or_else(
-                || "free".to_owned(),
-                |holder| format!("held by {}", output::holder_in_a_line(holder)),
-            );
+            let state = holder
+                .as_ref()
+                .map_or_else(|| "free".to_owned(), |holder| format!("held by {}", output::holder_in_a_line(holder)));
             output::tell(&format!("waiting for \"{name}\" to {}: {state}", word(until)));
         }
         let left = limit.map_or(pause, |limit| limit.saturating_sub(clock.now().since(start)));

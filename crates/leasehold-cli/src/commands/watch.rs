@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::config;
 use crate::exit::{self, Failure};
 use crate::output;
@@ -43,5 +45,16 @@ pub(super) async fn watch(
         }
         is_first = false;
         tokio::time::sleep(interval).await;
+        if is_unread() {
+            return Ok(exit::DONE);
+        }
     }
+}
+
+/// Whether the reader of stdout has gone away; one of an answer that is empty would not be missed otherwise.
+fn is_unread() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let mut files = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut files, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        && files[0].revents().contains(PollFlags::ERR)
 }

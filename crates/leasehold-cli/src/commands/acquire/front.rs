@@ -29,8 +29,7 @@ pub(super) async fn have_kept(arguments: &Acquire, id: Option<i32>) -> Result<u8
     let mut signals = install()?;
     let parent = getppid();
     let watched = id.and_then(Pid::from_raw).or(parent);
-    let watched =
-        watched.ok_or_else(|| Failure::new(exit::USAGE, "there is no parent process: say --keeper=PID"))?;
+    let watched = watched.ok_or_else(|| Failure::new(exit::USAGE, "there is no parent process: say --keeper=PID"))?;
     let (mut child, socket) =
         start(watched).map_err(|error| Failure::new(exit::OS, format!("cannot start the keeper: {error}")))?;
     let answer = tokio::select! {
@@ -55,7 +54,10 @@ pub(super) async fn have_kept(arguments: &Acquire, id: Option<i32>) -> Result<u8
     let told = if orphaned {
         Err(Failure::new(exit::LOST, "the parent process has ended: nobody is left to hold the lease for"))
     } else {
-        answer.print(arguments.format).and_then(|()| confirm(&socket))
+        match answer.print(arguments.format) {
+            Ok(()) => confirm(&socket).await,
+            Err(failure) => Err(failure),
+        }
     };
     if told.is_err() {
         drop(socket);
@@ -90,7 +92,8 @@ async fn receive(socket: &tokio::net::UnixStream) -> Option<Answer> {
     serde_json::from_slice::<Value>(&line).ok().map(Answer)
 }
 
-fn confirm(socket: &tokio::net::UnixStream) -> Result<(), Failure> {
+async fn confirm(socket: &tokio::net::UnixStream) -> Result<(), Failure> {
+    socket.writable().await.ok();
     match socket.try_write(&[1]) {
         Ok(1) => Ok(()),
         _ => Err(Failure::new(exit::LOST, "the keeper has ended; nothing is held")),

@@ -60,7 +60,7 @@ async fn serve(global: &Global, arguments: &Acquire, watched: Pid) -> Result<u8,
     let served = hold(global, arguments, watched, &front).await;
     if let Err(failure) = &served {
         output::tell_failure(failure);
-        front.send(&Answer::failed(arguments, failure));
+        front.send(&Answer::failed(arguments, failure)).await;
     }
     served
 }
@@ -96,7 +96,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         }
         Ok(Step::Busy) => {
             let code = busy_code(&settings, &manager, &lock, &request).await;
-            front.send(&Answer::busy(&manager, request.name, code));
+            front.send(&Answer::busy(&manager, request.name, code)).await;
             Ok(code)
         }
         Ok(Step::Unwanted) => Ok(exit::DONE),
@@ -118,7 +118,7 @@ async fn keep_for(
     signals: &mut Signals,
 ) {
     let answer = Answer::acquired(manager, &taken, Some(std::process::id()));
-    front.send(&answer);
+    front.send(&answer).await;
     let Taken { guard, secret, .. } = taken;
     let lease = guard.handle();
     let ended = async {
@@ -165,7 +165,9 @@ impl Front {
     }
 
     /// Sends an answer, a line that fits into the socket as a whole. That nobody reads it is noticed by what comes back.
-    fn send(&self, answer: &Answer) {
+    async fn send(&self, answer: &Answer) {
+        // A socket is not known to be writable before that is asked.
+        self.0.writable().await.ok();
         self.0.try_write(format!("{}\n", answer.0).as_bytes()).ok();
     }
 
