@@ -119,7 +119,8 @@ impl LockManager {
     ///
     /// What was held is given back in the background if the future is dropped.
     pub async fn diagnose(&self) -> Diagnosis {
-        let second = Self::builder(self.engine().shared().clone()).namespace(self.namespace()).build();
+        let second = Self::builder(self.engine().shared().clone()).clock(self.engine().clock.clone());
+        let second = second.namespace(self.namespace()).build();
         match second {
             Ok(second) => {
                 let diagnosis = self.diagnose_with(&second).await;
