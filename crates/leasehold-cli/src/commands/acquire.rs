@@ -27,7 +27,7 @@ mod keeper;
 /// Takes the key and prints the answer; whatever ends otherwise is told to a shell that evaluates the output.
 pub(crate) async fn acquire(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
     let taken = match arguments.keeper {
-        Some(id) => front::have_kept(arguments, id).await,
+        Some(id) => front::have_kept(global, arguments, id).await,
         None => leave_standing(global, arguments).await,
     };
     if let Err(failure) = &taken {

@@ -138,6 +138,17 @@ fn an_interrupted_acquire_holds_nothing() {
 }
 
 #[test]
+fn a_lease_that_nobody_could_be_told_of_is_given_back() {
+    let place = Place::new();
+    for options in ["--ttl 1h", "--keeper=$$ --ttl 1h"] {
+        let told = finished(&place, &format!("leasehold acquire k {options} > /dev/full; echo $?")).expect(0);
+        assert_eq!(told.stdout, "74\n", "{}", told.stderr);
+        assert!(place.is_free("k"), "{options}");
+    }
+    assert_eq!(owner_files(&place), 0);
+}
+
+#[test]
 fn a_late_release_does_not_touch_the_next_holder() {
     let place = Place::new();
     place.run(["acquire", "k", "--ttl", "200ms", "--owner-file", "first"]).expect(0);

@@ -13,10 +13,9 @@ use rustix::process::{Pid, Signal, getppid};
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::{busy, install, keeper};
+use super::{Request, busy, install, keeper, prepare};
 use crate::child;
-use crate::cli::Acquire;
-use crate::config;
+use crate::cli::{Acquire, Global};
 use crate::exit::{self, Failure};
 use crate::signals::Signals;
 
@@ -24,8 +23,8 @@ use crate::signals::Signals;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Starts a keeper, prints its answer, and leaves it behind if it holds the lease.
-pub(super) async fn have_kept(arguments: &Acquire, id: Option<i32>) -> Result<u8, Failure> {
-    let name = config::key_name(&arguments.key)?;
+pub(super) async fn have_kept(global: &Global, arguments: &Acquire, id: Option<i32>) -> Result<u8, Failure> {
+    let (settings, Request { name, .. }) = prepare(global, arguments)?;
     let mut signals = install()?;
     let parent = getppid();
     let watched = id.and_then(Pid::from_raw).or(parent);
@@ -63,7 +62,10 @@ pub(super) async fn have_kept(arguments: &Acquire, id: Option<i32>) -> Result<u8
         drop(socket);
         child.wait().ok();
     }
-    told.map(|()| exit::DONE)
+    told.map(|()| {
+        answer.explain(&settings, arguments.format);
+        exit::DONE
+    })
 }
 
 fn start(watched: Pid) -> io::Result<(Child, tokio::net::UnixStream)> {

@@ -12,11 +12,10 @@ use leasehold::{Close, LockManager, Renew};
 use rustix::process::Pid;
 
 use super::answer::Answer;
-use super::{Request, Taken, busy_code, install, lock, open, prepare, take};
+use super::{Taken, busy_code, install, lock, open, prepare, take};
 use crate::cli::{Acquire, Cli, Command, Global, LogFormat};
 use crate::commands::owner::Keeper;
 use crate::commands::{block_on, busy};
-use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::process::Watched;
@@ -91,7 +90,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
     };
     let ended = match step {
         Ok(Step::Taken(taken)) => {
-            keep_for(&settings, &manager, &request, taken, front, &process, &mut signals).await;
+            keep_for(&manager, taken, front, &process, &mut signals).await;
             Ok(exit::DONE)
         }
         Ok(Step::Busy) => {
@@ -108,15 +107,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
 }
 
 /// Tells of the lease, and holds it until the process ends, somebody ends this one, or the lease is lost.
-async fn keep_for(
-    settings: &Settings,
-    manager: &LockManager,
-    request: &Request<'_>,
-    taken: Taken,
-    front: &Front,
-    process: &Watched,
-    signals: &mut Signals,
-) {
+async fn keep_for(manager: &LockManager, taken: Taken, front: &Front, process: &Watched, signals: &mut Signals) {
     let answer = Answer::acquired(manager, &taken, Some(std::process::id()));
     front.send(&answer).await;
     let Taken { guard, secret, .. } = taken;
@@ -136,7 +127,6 @@ async fn keep_for(
         told = front.word() => told,
     };
     if told {
-        answer.explain(settings, request.arguments.format);
         // The script's output would stay open, and whoever reads it wait for its end.
         detach().ok();
         ended.await;
