@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Until, WaitFor};
+pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Resume, Until, WaitFor};
 pub(crate) use self::operator::{Doctor, ForceRelease, Stores, Version};
 use crate::exit;
 use crate::output;
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Release(Release),
     /// Let a lease stand longer
     Extend(Extend),
+    /// Take on what acquire or hold took, and hold it while CMD runs; the secret in the owner file is replaced
+    Resume(Box<Resume>),
     /// Hold KEY by hand for some time: a freeze
     Hold(Hold),
     /// Wait until nobody holds KEY, without taking it
@@ -273,7 +275,8 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 }
 
 fn parse_arguments() -> Result<Cli, u8> {
-    Cli::try_parse().map_err(|error| match error.kind() {
+    let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string()).map_or_else(
             |failure| {
                 output::tell(&failure.to_string());
@@ -296,6 +299,10 @@ fn parse_arguments() -> Result<Cli, u8> {
             exit::USAGE
         }
     })
+}
+
+fn definition() -> clap::Command {
+    Cli::command().mut_subcommand("resume", Resume::told)
 }
 
 fn exit_code(text: &str) -> Result<u8, String> {
@@ -345,14 +352,14 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        definition().debug_assert();
     }
 
     #[test]
     fn every_subcommand_has_an_example() {
-        for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("leasehold "), "{}", command.get_name());
+        for command in definition().get_subcommands() {
+            let (name, help) = (command.get_name(), command.get_after_help().map(ToString::to_string));
+            assert!(help.unwrap_or_default().contains(&format!("leasehold {name}")), "{name}");
         }
     }
 

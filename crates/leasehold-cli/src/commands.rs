@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::config::Config;
 
 pub(crate) use self::acquire::keep;
+use self::owner::Owner;
 use self::run::Status;
 use crate::cli::{Cli, Command, Configuration, LogFormat};
 use crate::config::Settings;
@@ -50,7 +51,13 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
         Command::Run(arguments) => {
             // Before anything else is opened, which could be mistaken for what was passed.
             let status = Status::open(arguments.status_fd)?;
-            block_on(run::run(&cli.global, arguments, &status))
+            block_on(run::run(&cli.global, arguments, &status, None))
+        }
+        Command::Resume(arguments) => {
+            arguments.check()?;
+            let status = Status::open(arguments.run.status_fd)?;
+            let owner = Owner::find(arguments.from.as_deref())?;
+            block_on(run::run(&cli.global, &arguments.run, &status, Some(&owner)))
         }
         Command::Acquire(arguments) => block_on(acquire::acquire(&cli.global, arguments)),
         Command::Hold(arguments) => block_on(acquire::acquire(&cli.global, &arguments.as_acquire())),

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
-use super::{Reach, exit_code};
-use crate::{exit, output};
+use super::{Reach, Run, exit_code};
+use crate::exit::{self, Failure};
+use crate::output;
 
 /// How long to wait for a key, and what a busy one comes to.
 #[derive(Clone, Debug, Default, Args)]
@@ -171,6 +172,42 @@ pub(crate) struct Extend {
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
     #[arg(long, value_name = "FILE")]
     pub(crate) owner_file: Option<PathBuf>,
+}
+
+const RESUME_EXAMPLES: &str = "\
+Examples:
+  leasehold resume deploy -- ./publish.sh           as LEASEHOLD_OWNER_FILE or LEASEHOLD_OWNER says
+  leasehold resume deploy --from /run/deploy.owner --max-runtime 1h -- ./publish.sh";
+
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) run: Run,
+}
+
+impl Resume {
+    /// What is the matter with options that say how to wait: the lease is there, or it is not.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Run { nonblock, wait, conflict_exit_code, skip_ok, .. } = &self.run;
+        if *nonblock || wait.is_some() || conflict_exit_code.is_some() || *skip_ok {
+            return Err(Failure::new(
+                exit::USAGE,
+                "resume does not wait for anybody: leave out -n, -w, -E and --skip-ok",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Hides these options, and shows examples of its own.
+    pub(super) fn told(command: clap::Command) -> clap::Command {
+        let waiting = ["nonblock", "wait", "conflict_exit_code", "skip_ok"];
+        let command =
+            command.mut_args(|arg| if waiting.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg });
+        command.after_help(RESUME_EXAMPLES)
+    }
 }
 
 const WAIT_EXAMPLES: &str = "\

@@ -26,6 +26,7 @@ mod operator;
 mod options;
 mod outage;
 mod passing;
+mod resume;
 mod schemas;
 mod secrets;
 mod signals;
