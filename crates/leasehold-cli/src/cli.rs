@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Resume, Until, WaitFor};
-pub(crate) use self::operator::{Doctor, ForceRelease, Stores, Version};
+pub(crate) use self::operator::{Bench, Doctor, ForceRelease, Stores, Version};
 use crate::exit;
 use crate::output;
 
@@ -93,6 +93,8 @@ pub(crate) enum Command {
     ForceRelease(ForceRelease),
     /// Ask the live store whether it does what leases need
     Doctor(Doctor),
+    /// Measure what a lease costs on the store, from here
+    Bench(Bench),
     /// Show the settings and where each was said
     #[command(subcommand)]
     Config(Configuration),

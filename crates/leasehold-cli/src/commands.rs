@@ -14,6 +14,7 @@ use crate::exit::{self, Failure};
 use crate::output;
 
 mod acquire;
+mod bench;
 mod busy;
 mod config;
 mod doctor;
@@ -69,6 +70,7 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
         Command::Config(Configuration::Show(arguments)) => config::show(&cli.global, arguments),
         Command::ForceRelease(arguments) => block_on(force_release::force_release(&settings()?, arguments)),
         Command::Doctor(arguments) => block_on(doctor::doctor(&cli.global, arguments)),
+        Command::Bench(arguments) => block_on(bench::bench(&settings()?, arguments)),
         Command::Stores(arguments) => stores::stores(arguments),
         Command::Version(arguments) => version::version(arguments),
     }

@@ -50,6 +50,33 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  leasehold bench
+  leasehold bench --count 10000 --for 1m -s sqlite:///srv/app/leases.db
+  leasehold bench --json >> bench.jsonl
+
+It uses a key of its own, and loads the store as fast as one client can.";
+
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub(crate) struct Bench {
+    /// How often a lease is acquired and released [default: 1000]
+    #[arg(short, long, value_name = "N", value_parser = count)]
+    pub(crate) count: Option<usize>,
+    /// How long it may take [default: 10s]
+    #[arg(long = "for", value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) length: Option<String>,
+    /// Print one JSON object, schema leasehold.bench/1, also on a terminal
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
+    count.ok_or_else(|| "it is not a number from 1 to 1000000".to_owned())
+}
+
 const STORES_EXAMPLES: &str = "\
 Examples:
   leasehold stores

@@ -123,6 +123,21 @@ fn what_is_wrong_is_found_with_the_fix() {
 }
 
 #[test]
+fn a_bench_is_bounded_and_leaves_nothing() {
+    let place = Place::new();
+    let few: Value = serde_json::from_str(&place.run(["bench", "--count", "20"]).expect(0).stdout).unwrap();
+    assert_eq!((&few["acquire"]["count"], &few["hand_over"]["count"]), (&20.into(), &2.into()));
+    // One request takes, another one gives back.
+    assert_eq!(few["requests_per_cycle"], 2.0);
+    let brief = place.run(["bench", "--count", "1000000", "--for", "200ms"]).expect(0);
+    let brief: Value = serde_json::from_str(&brief.stdout).unwrap();
+    assert!((1..1_000_000).contains(&brief["acquire"]["count"].as_u64().unwrap()), "{brief}");
+    place.run(["list", "--exit-code"]).expect(1);
+    place.run(["bench", "--count", "0"]).expect(64);
+    place.run(["bench", "-s", "sqlite:///no/such/place/x"]).expect(73);
+}
+
+#[test]
 fn a_watch_goes_on_until_its_reader_goes() {
     let place = Place::new();
     place.run(["acquire", "k", "--ttl", "1h", "--owner-file", "own"]).expect(0);

@@ -69,6 +69,7 @@ fn what_programs_read_is_what_the_manual_shows() {
     seen.push(check(&place.run(["list", "--json"]).expect(0).stdout, &holders));
     seen.push(check(&place.run(["force-release", "k", "--yes", "--json"]).expect(0).stdout, &holder));
     seen.push(check(&place.run(["doctor", "--json"]).expect(0).stdout, &[]));
+    seen.push(check(&place.run(["bench", "--count", "2", "--json"]).expect(0).stdout, &[]));
     seen.push(check(&place.run(["stores", "--json"]).expect(0).stdout, &[]));
     seen.push(check(&place.run(["version", "--json"]).expect(0).stdout, &[]));
     place.run(["run", "k", "--report", "report", "--", "true"]).expect(0);
