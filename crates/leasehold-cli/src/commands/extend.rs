@@ -25,6 +25,7 @@ pub(crate) async fn extend(global: &Global, arguments: &Extend) -> Result<u8, Fa
     };
     manager.close(Close::Release).await.ok();
     extended?;
+    owner.renew();
     if settings.verbose {
         output::tell(&format!("\"{name}\" is held for another {}", output::precise(ttl)));
     }

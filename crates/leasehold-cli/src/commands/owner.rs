@@ -6,8 +6,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use leasehold::OwnerToken;
 use leasehold::store::sqlite::SqliteStore;
+use leasehold::{MAX_TTL, OwnerToken};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use rustix::process::Pid;
 
 use crate::exit::{self, Failure};
@@ -17,6 +18,9 @@ use crate::process;
 
 /// What is read of a file that is to hold a secret, at most.
 const LONGEST: u64 = 4096;
+
+/// How the names begin of files that were not named.
+const PREFIX: &str = "owner-";
 
 /// The process that renews a lease in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,15 @@ impl Owner {
         Ok(Self { token, keeper, path })
     }
 
+    /// Notes on the file that its lease stands anew.
+    pub(super) fn renew(&self) {
+        if let Some(path) = &self.path {
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let times = Timestamps { last_access: now, last_modification: now };
+            fs::File::open(path).and_then(|file| Ok(futimens(file, &times)?)).ok();
+        }
+    }
+
     /// Removes the file, whose secret is worth nothing any more.
     pub(super) fn discard(&self) {
         if let Some(path) = &self.path {
@@ -130,6 +143,7 @@ pub(super) fn directory() -> Result<PathBuf, Failure> {
         let place = place.join("owners");
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&place);
         if made.is_ok() && file::check(&place.join("owner"), Mode::Secret).is_ok() {
+            sweep(&place);
             return Ok(place);
         }
     }
@@ -139,7 +153,23 @@ pub(super) fn directory() -> Result<PathBuf, Failure> {
 /// The file of a secret in such a directory. Each has its own, so that a script whose lease has ended cannot take the
 /// secret of the next holder for its own.
 pub(super) fn path_in(directory: &Path, token: &OwnerToken) -> PathBuf {
-    directory.join(format!("owner-{}", token.fingerprint()))
+    directory.join(format!("{PREFIX}{}", token.fingerprint()))
+}
+
+/// Removes what scripts that were killed have left: no lease stands longer than the longest ttl without being extended or
+/// kept, and both show.
+fn sweep(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|found| found.modified());
+        let is_old = modified.is_ok_and(|modified| output::ago(modified) > MAX_TTL + MAX_TTL / 10);
+        let path = entry.path();
+        if is_old
+            && entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
+            && Owner::open(&path).is_ok_and(|owner| !owner.keeper.is_some_and(Keeper::lives))
+        {
+            fs::remove_file(&path).ok();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +193,26 @@ mod tests {
         discard(&path, &token);
         assert!(!path.exists());
         assert_eq!(Owner::open(&path).unwrap_err().code, exit::LOST);
+    }
+
+    #[test]
+    fn what_was_left_over_is_swept_away() {
+        let place = tempfile::tempdir().unwrap();
+        let make = |name: &str, keeper, age| {
+            let path = place.path().join(name);
+            write(&path, &OwnerToken::mint().unwrap(), keeper).unwrap();
+            let file = fs::File::open(&path).unwrap();
+            file.set_modified(file.metadata().unwrap().modified().unwrap() - age).unwrap();
+            path
+        };
+        let old = MAX_TTL * 2;
+        let (left, kept) = (make("owner-1", None, old), make("owner-2", Keeper::this(), old));
+        let (young, other) = (make("owner-3", None, MAX_TTL), make("other", None, old));
+        let extended = make("owner-4", None, old);
+        Owner::open(&extended).unwrap().renew();
+        sweep(place.path());
+        assert!(!left.exists());
+        assert!(kept.exists() && young.exists() && other.exists() && extended.exists());
     }
 
     #[test]

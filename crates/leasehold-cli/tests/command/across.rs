@@ -22,7 +22,7 @@ fn finished(place: &Place, text: &str) -> Finished {
 
 /// The owner files that are left in the directory of the place's user.
 pub(crate) fn owner_files(place: &Place) -> usize {
-    fs::read_dir(place.path(".local/state/leasehold/owners")).map_or(0, Iterator::count)
+    fs::read_dir(place.path("state/leasehold/owners")).map_or(0, Iterator::count)
 }
 
 #[test]
@@ -33,12 +33,13 @@ fn a_script_holds_a_key_across_its_commands() {
         "out=$(leasehold acquire deploy --ttl 10m --reason why --format shell) || exit
          eval \"$out\"
          trap 'leasehold release deploy' EXIT
-         leasehold show deploy --json > held.json
+         leasehold show deploy --json > held.json; ls state/leasehold/owners > owners
          leasehold run deploy -n -- touch ran; echo run: $?
          leasehold extend deploy --ttl 20m; echo extend: $?
          leasehold show deploy --json > extended.json",
     )
     .expect(0);
+    assert!(place.read("owners").starts_with("owner-"));
     assert_eq!(done.stdout, "run: 75\nextend: 0\n");
     assert!(!place.path("ran").exists());
     let holder = |file: &str| serde_json::from_str::<Value>(&place.read(file)).unwrap()["holders"][0].clone();

@@ -29,6 +29,9 @@ fn the_key_is_free_at_once_when_the_script_ends_in_whatever_way() {
         let mut running = script(&place, &format!("{TAKE}; leasehold show k > held; mv held on; {rest}"));
         wait_until("it holds the key", || place.read("on").contains("is held"));
         std::fs::remove_file(place.path("on")).unwrap();
+        if signal.is_some() {
+            assert_eq!(owner_files(&place), 1);
+        }
         if let Some(signal) = signal {
             assert_eq!(keepers(&place).len(), 1);
             running.signal(signal);

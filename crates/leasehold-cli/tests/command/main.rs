@@ -28,6 +28,7 @@ mod outage;
 mod passing;
 mod resume;
 mod schemas;
+mod screen;
 mod secrets;
 mod signals;
 #[path = "../support/process.rs"]

@@ -87,7 +87,7 @@ impl Answer {
         let (name, file) = (self.0["key"].as_str().unwrap_or_default(), self.0["owner_file"].as_str());
         let ttl = std::time::Duration::from_millis(number("ttl_ms").unwrap_or_default());
         let length = match number("keeper") {
-            Some(keeper) => format!("kept by process {keeper}"),
+            Some(keeper) => format!("and kept by process {keeper}"),
             None => format!("for {}", output::words(ttl)),
         };
         let fencing = number("fencing").map_or_else(String::new, |token| format!(", fencing token {token}"));
