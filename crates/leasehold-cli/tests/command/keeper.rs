@@ -60,7 +60,7 @@ fn a_keeper_renews() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 600ms --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
+        "out=$(leasehold acquire k --keeper=$$ --ttl 2s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
     );
     wait_until("it holds the key", || running.stdout() == "on\n");
     let fence = || {
@@ -69,7 +69,7 @@ fn a_keeper_renews() {
     };
     let first = fence().unwrap();
     // Longer than the lease stands without renewal.
-    place.run(["wait", "k", "--for", "change", "-w", "2s"]).expect(75);
+    place.run(["wait", "k", "--for", "change", "-w", "5s"]).expect(75);
     assert_eq!(fence(), Some(first));
 }
 
@@ -77,14 +77,19 @@ fn a_keeper_renews() {
 fn a_keeper_holds_nothing_of_the_script_open() {
     let place = Place::new();
     // Ends although the keeper lives: whoever reads the output does not wait for it.
-    let running =
-        script(&place, "out=$(leasehold acquire k -v --keeper=$$ 2>&1) || exit; echo \"$out\" | cat; exec sleep 60");
+    let running = script(
+        &place,
+        "exec 3> three; out=$(leasehold acquire k -v --keeper=$$ 2>&1) || exit; echo \"$out\" | cat; exec sleep 60",
+    );
     wait_until("the output has ended", || running.stdout().contains("owner-"));
     let [keeper] = keepers(&place)[..] else { panic!("not one keeper") };
     for number in ["0", "1", "2"] {
         wait_until("it has let go", || {
             std::fs::read_link(proc_file(keeper, "fd").join(number)).unwrap().to_str() == Some("/dev/null")
         });
+    }
+    for file in std::fs::read_dir(proc_file(keeper, "fd")).unwrap().flatten() {
+        assert_ne!(std::fs::read_link(file.path()).unwrap_or_default(), place.path("three"));
     }
     assert!(is_running(keeper));
 }

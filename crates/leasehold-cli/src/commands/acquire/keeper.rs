@@ -31,6 +31,7 @@ pub(crate) fn keep() -> Option<u8> {
     if arguments.next()? != NAME {
         return None;
     }
+    close_others();
     rustix::process::setsid().ok();
     let watched = arguments.next().and_then(|id| Pid::from_raw(id.to_str()?.parse().ok()?));
     let (Some(watched), Ok(cli)) = (watched, Cli::try_parse_from([program].into_iter().chain(arguments))) else {
@@ -43,6 +44,19 @@ pub(crate) fn keep() -> Option<u8> {
         output::tell_as_json();
     }
     Some(block_on(serve(&cli.global, arguments, watched)).unwrap_or_else(|failure| failure.code))
+}
+
+/// Closes what the script has open beside input, output and messages: whoever reads it waits for its end, and a file may be
+/// locked through it. Nothing else is open yet.
+fn close_others() {
+    let numbers = std::fs::read_dir("/dev/fd").map(|files| {
+        let number = |file: std::fs::DirEntry| file.file_name().to_str()?.parse::<i32>().ok();
+        files.flatten().filter_map(number).collect::<Vec<_>>()
+    });
+    for number in numbers.unwrap_or_default().into_iter().filter(|number| *number > 2) {
+        // The one that was read by is closed already.
+        nix::unistd::close(number).ok();
+    }
 }
 
 /// How far the acquisition came.
