@@ -29,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./import.sh          wait for whoever runs it now, then run it
   leasehold run nightly -n --skip-ok -- ./x.sh  skip it if it runs already (cron)
-  leasehold acquire deploy --ttl 10m            hold it across the commands of a script; release gives it back
+  leasehold acquire deploy --ttl 10m            hold it across the commands of a script
   leasehold show nightly                        who holds it, since when, how long still
   leasehold list                                everything that is held
   leasehold doctor                              whether the store does what leases need
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Release(Release),
     /// Let a lease stand longer
     Extend(Extend),
-    /// Take on what acquire or hold took, and hold it while CMD runs; the secret in the owner file is replaced
+    /// Take on what acquire or hold took, and hold it while CMD runs; the owner token is worth nothing then
     Resume(Box<Resume>),
     /// Hold KEY by hand for some time: a freeze
     Hold(Hold),

@@ -116,7 +116,14 @@ fn what_is_wrong_is_found_with_the_fix() {
     place.run(["doctor", "-s", "sqlite:///no/such/place/x"]).expect(73);
     place.run(["doctor", "-s", "nosuch://x"]).expect(78);
     place.run(["doctor"]).expect(0);
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::write(place.path("password"), "hunter2\n").unwrap();
+    std::fs::set_permissions(place.path("password"), open.clone()).unwrap();
+    let mut command = place.command(["doctor"]);
+    command.env("LEASEHOLD_PASSWORD_FILE", place.path("password"));
+    let read = place.start(command).finish().expect(1).stdout;
+    assert!(read.contains("warn  password") && read.contains("fix: chmod 600"), "{read}");
+    assert!(!read.contains("hunter2"));
     std::fs::set_permissions(place.path("leases.db"), open).unwrap();
     let shared = place.run(["doctor"]).expect(1).stdout;
     assert!(shared.contains("warn  store") && shared.contains("fix: chmod"), "{shared}");
