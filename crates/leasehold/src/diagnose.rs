@@ -98,7 +98,7 @@ impl LockManager {
     /// the ttl, its clock against this machine's, and the whole life of a lease on a key of its own, with a second
     /// manager on the same store as the other party. For services at start-up, and for people.
     ///
-    /// Takes less than a second on a store that answers, and is bounded by the operation limits on one that does not. The
+    /// It takes some hundred round trips, but measures for two seconds at most; each is bounded by the operation limit. The
     /// key is named `leasehold:doctor:` and a random word.
     ///
     /// ```

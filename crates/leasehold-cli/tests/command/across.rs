@@ -150,6 +150,24 @@ fn a_lease_that_nobody_could_be_told_of_is_given_back() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_is_not_taken_for_a_busy_key() {
+    let place = Place::new();
+    place.run(["acquire", "k", "--ttl", "1h", "--owner-file", "own"]).expect(0);
+    let occupied = rusqlite::Connection::open(place.path("leases.db")).unwrap();
+    occupied.execute_batch("BEGIN IMMEDIATE").unwrap();
+    for options in ["-n --ttl 2s", "-n --ttl 2s --keeper=$$"] {
+        let ended =
+            finished(&place, &format!("eval \"$(leasehold acquire other {options} --format shell)\"; touch on"));
+        assert_eq!((ended.code(), place.path("on").exists()), (69, false), "{options}: {}", ended.stderr);
+    }
+    // The secret is still needed then.
+    place.run(["release", "k", "--owner-file", "own"]).expect(69);
+    occupied.execute_batch("ROLLBACK").unwrap();
+    place.run(["release", "k", "--owner-file", "own"]).expect(0);
+    assert!(place.is_free("k") && place.is_free("other"));
+}
+
+#[test]
 fn a_late_release_does_not_touch_the_next_holder() {
     let place = Place::new();
     place.run(["acquire", "k", "--ttl", "200ms", "--owner-file", "first"]).expect(0);
