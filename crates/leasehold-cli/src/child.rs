@@ -52,7 +52,7 @@ pub(crate) fn help() -> Option<ExitCode> {
 }
 
 /// This program again, as a helper: the very same file, even if another one has taken its place meanwhile.
-fn helper(name: &str) -> Command {
+pub(crate) fn helper(name: &str) -> Command {
     let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
     let mut command = Command::new(program.map_or_else(|_| OsString::from("leasehold"), Into::into));
     command.arg0("leasehold").args(loader_arguments()).arg(name);

@@ -4,10 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Resume, Until, WaitFor};
+pub(crate) use self::operator::{Bench, Doctor, ForceRelease, Stores, Version};
 use crate::exit;
 use crate::output;
+
+mod across;
+mod operator;
 
 /// Only one of many processes does it: leases with a holder, an end and a fencing token.
 #[derive(Debug, Parser)]
@@ -24,8 +29,10 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./import.sh          wait for whoever runs it now, then run it
   leasehold run nightly -n --skip-ok -- ./x.sh  skip it if it runs already (cron)
+  leasehold acquire deploy --ttl 10m            hold it across the commands of a script
   leasehold show nightly                        who holds it, since when, how long still
   leasehold list                                everything that is held
+  leasehold doctor                              whether the store does what leases need
 
 Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable, 64 usage, 78 configuration.";
 
@@ -66,15 +73,35 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Hold KEY while CMD runs: renew the lease, stop CMD before it ends, give it back afterwards
     Run(Box<Run>),
+    /// Take KEY and leave it held when this command ends, for a script of several commands
+    Acquire(Box<Acquire>),
+    /// Give back what acquire, hold or run took
+    Release(Release),
+    /// Let a lease stand longer
+    Extend(Extend),
+    /// Take on what acquire or hold took, and hold it while CMD runs; the owner token is worth nothing then
+    Resume(Box<Resume>),
+    /// Hold KEY by hand for some time: a freeze
+    Hold(Hold),
+    /// Wait until nobody holds KEY, without taking it
+    Wait(WaitFor),
     /// Tell who holds KEY; exit code 1 if nobody does
     Show(Show),
     /// List what is held
     List(List),
+    /// Remove somebody's lease, after asking
+    ForceRelease(ForceRelease),
+    /// Ask the live store whether it does what leases need
+    Doctor(Doctor),
+    /// Measure what a lease costs on the store, from here
+    Bench(Bench),
     /// Show the settings and where each was said
     #[command(subcommand)]
     Config(Configuration),
+    /// List the stores that are compiled in
+    Stores(Stores),
     /// Print the version
-    Version,
+    Version(Version),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -203,7 +230,8 @@ pub(crate) enum Reach {
 const SHOW_EXAMPLES: &str = "\
 Examples:
   leasehold show nightly
-  leasehold show nightly --json";
+  leasehold show nightly --json
+  leasehold show nightly --watch";
 
 #[derive(Debug, Args)]
 #[command(after_help = SHOW_EXAMPLES)]
@@ -214,12 +242,16 @@ pub(crate) struct Show {
     /// Print one JSON object, schema leasehold.show/1
     #[arg(long)]
     pub(crate) json: bool,
+    /// Look again and again, every 2s unless another interval is said, until stopped
+    #[arg(long, value_name = "DUR", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub(crate) watch: Option<String>,
 }
 
 const LIST_EXAMPLES: &str = "\
 Examples:
   leasehold list
   leasehold list import: --json
+  leasehold list --watch=5s
   leasehold list deploy --exit-code -q && echo 'a deployment is under way'";
 
 #[derive(Debug, Args)]
@@ -232,13 +264,21 @@ pub(crate) struct List {
     #[arg(long)]
     pub(crate) json: bool,
     /// Exit with 1 if nothing is held
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     pub(crate) exit_code: bool,
+    /// Look again and again, every 2s unless another interval is said, until stopped
+    #[arg(long, value_name = "DUR", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub(crate) watch: Option<String>,
 }
 
 /// Parses the command line; help, the version and mistakes are printed here and answer with the code to leave with.
 pub(crate) fn parse() -> Result<Cli, u8> {
-    Cli::try_parse().map_err(|error| match error.kind() {
+    parse_arguments().inspect_err(|code| across::refuse(std::env::args_os().skip(1), *code))
+}
+
+fn parse_arguments() -> Result<Cli, u8> {
+    let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => output::print(&error.to_string()).map_or_else(
             |failure| {
                 output::tell(&failure.to_string());
@@ -261,6 +301,10 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             exit::USAGE
         }
     })
+}
+
+fn definition() -> clap::Command {
+    Cli::command().mut_subcommand("resume", Resume::told)
 }
 
 fn exit_code(text: &str) -> Result<u8, String> {
@@ -310,14 +354,14 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Cli::command().debug_assert();
+        definition().debug_assert();
     }
 
     #[test]
     fn every_subcommand_has_an_example() {
-        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "version") {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("leasehold "), "{}", command.get_name());
+        for command in definition().get_subcommands() {
+            let (name, help) = (command.get_name(), command.get_after_help().map(ToString::to_string));
+            assert!(help.unwrap_or_default().contains(&format!("leasehold {name}")), "{name}");
         }
     }
 

@@ -5,16 +5,30 @@ use std::time::Duration;
 
 use leasehold::config::Config;
 
+pub(crate) use self::acquire::keep;
+use self::owner::Owner;
 use self::run::Status;
 use crate::cli::{Cli, Command, Configuration, LogFormat};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
 
+mod acquire;
+mod bench;
+mod busy;
 mod config;
+mod doctor;
+mod extend;
+mod force_release;
 mod list;
+mod owner;
+mod release;
 mod run;
 mod show;
+mod stores;
+mod version;
+mod wait;
+mod watch;
 
 /// How long the end waits for a reader of messages that does not read; one that is slow has its time.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
@@ -38,12 +52,27 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
         Command::Run(arguments) => {
             // Before anything else is opened, which could be mistaken for what was passed.
             let status = Status::open(arguments.status_fd)?;
-            block_on(run::run(&cli.global, arguments, &status))
+            block_on(run::run(&cli.global, arguments, &status, None))
         }
+        Command::Resume(arguments) => {
+            arguments.check()?;
+            let status = Status::open(arguments.run.status_fd)?;
+            let owner = Owner::find(arguments.from.as_deref())?;
+            block_on(run::run(&cli.global, &arguments.run, &status, Some(&owner)))
+        }
+        Command::Acquire(arguments) => block_on(acquire::acquire(&cli.global, arguments)),
+        Command::Hold(arguments) => block_on(acquire::acquire(&cli.global, &arguments.as_acquire())),
+        Command::Release(arguments) => block_on(release::release(&settings()?, arguments)),
+        Command::Extend(arguments) => block_on(extend::extend(&cli.global, arguments)),
+        Command::Wait(arguments) => block_on(wait::wait(&cli.global, arguments)),
         Command::Show(arguments) => block_on(show::show(&settings()?, arguments)),
         Command::List(arguments) => block_on(list::list(&settings()?, arguments)),
         Command::Config(Configuration::Show(arguments)) => config::show(&cli.global, arguments),
-        Command::Version => output::print(concat!("leasehold ", env!("CARGO_PKG_VERSION"), "\n")).map(|()| exit::DONE),
+        Command::ForceRelease(arguments) => block_on(force_release::force_release(&settings()?, arguments)),
+        Command::Doctor(arguments) => block_on(doctor::doctor(&cli.global, arguments)),
+        Command::Bench(arguments) => block_on(bench::bench(&settings()?, arguments)),
+        Command::Stores(arguments) => stores::stores(arguments),
+        Command::Version(arguments) => version::version(arguments),
     }
 }
 

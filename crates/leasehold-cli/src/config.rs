@@ -109,6 +109,11 @@ impl Settings {
         self.resolved.wait
     }
 
+    /// The prefix of every key.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.resolved.namespace
+    }
+
     /// Opens the store.
     pub(crate) async fn open(&self) -> Result<LockManagerBuilder, Failure> {
         self.resolved.open().await.map_err(|error| self.failure(&error))

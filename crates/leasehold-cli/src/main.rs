@@ -9,11 +9,15 @@ mod config;
 mod exit;
 mod file;
 mod output;
+mod process;
 mod signals;
 
 fn main() -> ExitCode {
     if let Some(code) = child::help() {
         return code;
+    }
+    if let Some(code) = commands::keep() {
+        return ExitCode::from(code);
     }
     let code = match cli::parse() {
         Ok(cli) => commands::dispatch(cli),

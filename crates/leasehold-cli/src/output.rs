@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use comfy_table::Table;
 use jiff::{SignedDuration, Timestamp};
 use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
@@ -99,6 +100,25 @@ fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {
 pub(crate) fn clean(text: &str) -> String {
     let forges = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if forges(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// A table as lines, its columns two spaces apart; on a terminal none is longer than it is wide.
+pub(crate) fn lines(table: &mut Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let width = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    table.lines().map(|line| format!("{}\n", cut(line.trim_end(), width))).collect()
+}
+
+/// A line that fits into a width; 0 = into any.
+fn cut(line: &str, width: usize) -> String {
+    if width == 0 || line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let mut line: String = line.chars().take(width - 1).collect();
+    line.push('…');
+    line
 }
 
 /// A word as a shell takes it back.
@@ -245,6 +265,14 @@ mod tests {
         }
         assert_eq!(precise(Duration::from_millis(1_210)), "1.2s");
         assert_eq!(precise(Duration::from_secs(30)), "30s");
+    }
+
+    #[test]
+    fn lines_fit_a_terminal() {
+        for (line, width, fits) in [("abcd", 0, "abcd"), ("abcd", 4, "abcd"), ("äbcde", 4, "äbc…"), ("ab", 1, "…")]
+        {
+            assert_eq!(cut(line, width), fits);
+        }
     }
 
     #[test]

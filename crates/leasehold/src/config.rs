@@ -75,6 +75,11 @@ pub async fn open(url: &str) -> Result<LockManagerBuilder> {
     Config::from_url(url).open().await
 }
 
+/// The schemes of store URLs, and whether each is compiled in.
+pub fn schemes() -> impl Iterator<Item = (&'static str, bool)> {
+    url::SCHEMES.iter().map(|scheme| (scheme.name, scheme.is_compiled))
+}
+
 /// A length of time as people write it: `30s`, `1.5s`, `2m`, `1h 30m`; a bare number is seconds.
 ///
 /// # Errors

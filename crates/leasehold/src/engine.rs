@@ -82,6 +82,10 @@ impl Engine {
         self.shared.store()
     }
 
+    pub(crate) fn shared(&self) -> &SharedStore {
+        &self.shared
+    }
+
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

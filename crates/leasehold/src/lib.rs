@@ -3,6 +3,7 @@
 mod background;
 pub mod clock;
 pub mod config;
+mod diagnose;
 mod engine;
 mod error;
 mod extend;
@@ -25,6 +26,7 @@ mod undo;
 mod wait;
 
 pub use crate::clock::Clock;
+pub use crate::diagnose::{Check, Diagnosis, RoundTrips};
 pub use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 pub use crate::guard::{LeaseHandle, LockGuard};
 pub use crate::lock::Lock;

@@ -283,7 +283,6 @@ impl LockManager {
         self.engine.store().name()
     }
 
-    #[cfg(feature = "testkit")]
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }

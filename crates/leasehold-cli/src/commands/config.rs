@@ -48,10 +48,7 @@ fn table(settings: &[Setting]) -> String {
         };
         table.add_row([setting.name.to_owned(), value, output::clean(&setting.source.to_string())]);
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    output::lines(&mut table)
 }
 
 fn as_json(setting: &Setting) -> Value {

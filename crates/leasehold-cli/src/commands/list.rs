@@ -1,12 +1,15 @@
 //! `list`: what is held.
 
+use std::ffi::OsStr;
+
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use leasehold::store::{Entry, Holder, Page};
-use leasehold::{Close, Key};
+use leasehold::{Close, Key, LockManager};
 use serde_json::json;
 
 use super::show;
+use super::watch::watch;
 use crate::cli::List;
 use crate::config::Settings;
 use crate::exit::{self, Failure};
@@ -17,13 +20,27 @@ const PAGE: usize = 500;
 
 /// Prints every held key that starts with the prefix.
 pub(crate) async fn list(settings: &Settings, arguments: &List) -> Result<u8, Failure> {
-    let prefix = match arguments.prefix.as_deref() {
-        None => "",
-        Some(prefix) => {
-            prefix.to_str().ok_or_else(|| Failure::new(exit::DATA, "invalid prefix: it is not UTF-8: encode it"))?
-        }
-    };
+    let prefix = prefix(arguments.prefix.as_deref())?;
     let manager = settings.build(settings.open().await?)?;
+    let look = async || {
+        let entries = entries(settings, &manager, prefix).await?;
+        Ok((text(settings, &manager, &entries, arguments), exit_code(arguments, &entries)))
+    };
+    let code = watch(arguments.watch.as_deref(), look).await;
+    manager.close(Close::Release).await.ok();
+    code
+}
+
+/// A prefix of keys as it was typed.
+pub(super) fn prefix(typed: Option<&OsStr>) -> Result<&str, Failure> {
+    typed
+        .unwrap_or_default()
+        .to_str()
+        .ok_or_else(|| Failure::new(exit::DATA, "invalid prefix: it is not UTF-8: encode it"))
+}
+
+/// Every held key that starts with the prefix.
+pub(super) async fn entries(settings: &Settings, manager: &LockManager, prefix: &str) -> Result<Vec<Entry>, Failure> {
     let mut entries = Vec::new();
     let mut page = Page::first(PAGE);
     loop {
@@ -31,24 +48,35 @@ pub(crate) async fn list(settings: &Settings, arguments: &List) -> Result<u8, Fa
         entries.extend(listing.entries);
         match listing.next {
             Some(next) => page = Page::after(next, PAGE),
-            None => break,
+            None => return Ok(entries),
         }
     }
-    manager.close(Close::Release).await.ok();
+}
+
+fn exit_code(arguments: &List, entries: &[Entry]) -> u8 {
+    if entries.is_empty() && arguments.exit_code { exit::NO } else { exit::DONE }
+}
+
+fn text(settings: &Settings, manager: &LockManager, entries: &[Entry], arguments: &List) -> String {
     let namespace = manager.namespace();
     if arguments.json {
-        output::print(&entries.iter().map(|entry| line(namespace, entry)).collect::<String>())?;
-    } else if entries.is_empty() {
-        if !settings.quiet {
-            output::tell(&format!("nothing is held: store {}  namespace {namespace}", settings.place()));
-        }
-    } else {
-        output::print(&table(namespace, &entries))?;
-        if settings.verbose {
-            output::tell(&format!("store {}  namespace {namespace}", settings.place()));
-        }
+        return entries.iter().map(|entry| line(namespace, entry)).collect();
     }
-    Ok(if entries.is_empty() && arguments.exit_code { exit::NO } else { exit::DONE })
+    if entries.is_empty() {
+        let nothing = format!("nothing is held: store {}  namespace {namespace}", settings.place());
+        // A watch is looked at, and what it shows would stay as it was.
+        if arguments.watch.is_some() {
+            return nothing + "\n";
+        }
+        if !settings.quiet {
+            output::tell(&nothing);
+        }
+        return String::new();
+    }
+    if settings.verbose {
+        output::tell(&format!("store {}  namespace {namespace}", settings.place()));
+    }
+    table(namespace, entries)
 }
 
 fn line(namespace: &str, entry: &Entry) -> String {
@@ -61,7 +89,8 @@ fn line(namespace: &str, entry: &Entry) -> String {
     format!("{object}\n")
 }
 
-fn table(namespace: &str, entries: &[Entry]) -> String {
+/// For people.
+pub(super) fn table(namespace: &str, entries: &[Entry]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["KEY", "HOLDER", "PID", "HELD", "LEASE", "FENCE", "REASON"]);
     for entry in entries {
@@ -69,10 +98,7 @@ fn table(namespace: &str, entries: &[Entry]) -> String {
             table.add_row(row(&name(namespace, entry), holder));
         }
     }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    output::lines(&mut table)
 }
 
 fn row(name: &str, holder: &Holder) -> [String; 7] {
@@ -89,6 +115,6 @@ fn row(name: &str, holder: &Holder) -> [String; 7] {
 }
 
 /// The name without its namespace; keys that other clients wrote may have any form and are shown as stored.
-fn name(namespace: &str, entry: &Entry) -> String {
+pub(super) fn name(namespace: &str, entry: &Entry) -> String {
     Key::from_stored(namespace, &entry.key).map_or_else(|| entry.key.clone(), |key| key.name().to_owned())
 }

@@ -17,6 +17,7 @@ use self::record::{End, Outcome, Record};
 use self::report::Renewals;
 use self::request::Request;
 pub(crate) use self::status::Status;
+use super::owner::Owner;
 use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
@@ -34,12 +35,18 @@ mod status;
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
 
-/// Waits for the key, runs the command under it, gives it back, and tells how that went.
-pub(crate) async fn run(global: &Global, arguments: &Run, status: &Status) -> Result<u8, Failure> {
+/// Waits for the key, or takes on the lease that was handed over by `from`, runs the command under it, gives it back, and
+/// tells how that went.
+pub(crate) async fn run(
+    global: &Global,
+    arguments: &Run,
+    status: &Status,
+    from: Option<&Owner>,
+) -> Result<u8, Failure> {
     output::tell_aside();
     let mut record = Record::new(arguments)?;
     let renewals = Renewals::new(status);
-    let result = take_part(global, arguments, status, &renewals, &mut record).await;
+    let result = take_part(global, arguments, status, from, &renewals, &mut record).await;
     record.conclude(result, &renewals, status)
 }
 
@@ -47,6 +54,7 @@ async fn take_part(
     global: &Global,
     arguments: &Run,
     status: &Status,
+    from: Option<&Owner>,
     renewals: &Renewals,
     record: &mut Record<'_>,
 ) -> Result<End, Failure> {
@@ -64,7 +72,7 @@ async fn take_part(
         (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
     record.namespace = Some(manager.namespace().to_owned());
-    let context = Context { settings, request: &request, manager: &manager, renewals, status };
+    let context = Context { settings, request: &request, manager: &manager, renewals, status, from };
     let outcome = hold(&context, record, prepared, &mut signals).await;
     // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
     tokio::select! {
@@ -119,6 +127,7 @@ struct Context<'a> {
     manager: &'a LockManager,
     renewals: &'a Renewals,
     status: &'a Status,
+    from: Option<&'a Owner>,
 }
 
 async fn hold(
@@ -280,6 +289,9 @@ fn owner_file(request: &Request<'_>, guard: &LockGuard) -> Result<Option<OwnerFi
 async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>) -> Result<Option<LockGuard>, Failure> {
     let Context { settings, request, manager, .. } = *context;
     nested::refuse(settings, manager, lock, request.name).await?;
+    if let Some(owner) = context.from {
+        return resume(settings, lock, prepared.as_ref(), owner).await.map(Some);
+    }
     if let Some(job) = prepared {
         let lock = lock.clone().tie(Tie::Group(job.group()));
         let granted = lock.try_acquire().await.map_err(|error| not_started(settings.failure(&error)))?;
@@ -294,6 +306,14 @@ async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>)
         _ => lock.acquire().await.map(Some),
     };
     granted.map_err(|error| not_started(settings.failure(&error)))
+}
+
+/// Takes on a lease that was handed over; the secret it came with is worth nothing any more.
+async fn resume(settings: &Settings, lock: &Lock, prepared: Option<&Job>, owner: &Owner) -> Result<LockGuard, Failure> {
+    let lock = prepared.map_or_else(|| lock.clone(), |job| lock.clone().tie(Tie::Group(job.group())));
+    let guard = lock.resume(&owner.token).await.map_err(|error| not_started(settings.failure(&error)))?;
+    owner.discard();
+    Ok(guard)
 }
 
 /// Says once for whom this waits; never ends.

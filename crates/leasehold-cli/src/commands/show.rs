@@ -1,9 +1,11 @@
 //! `show`: who holds a key.
 
-use leasehold::Close;
 use leasehold::store::Holder;
+use leasehold::{Close, LockManager};
 use serde_json::{Value, json};
 
+use super::busy;
+use super::watch::watch;
 use crate::cli::Show;
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -13,29 +15,35 @@ use crate::output;
 pub(crate) async fn show(settings: &Settings, arguments: &Show) -> Result<u8, Failure> {
     let name = config::key_name(&arguments.key)?;
     let manager = settings.build(settings.open().await?)?;
-    let inspection = manager.inspect(name).await.map_err(|error| settings.failure(&error))?;
+    let look = async || {
+        let inspection = manager.inspect(name).await.map_err(|error| settings.failure(&error))?;
+        let code = if inspection.holders.is_empty() { exit::NO } else { exit::DONE };
+        Ok((text(settings, &manager, name, &inspection.holders, arguments.json), code))
+    };
+    let code = watch(arguments.watch.as_deref(), look).await;
     manager.close(Close::Release).await.ok();
-    let held = !inspection.holders.is_empty();
-    let text = if arguments.json {
+    code
+}
+
+fn text(settings: &Settings, manager: &LockManager, name: &str, holders: &[Holder], json: bool) -> String {
+    let held = !holders.is_empty();
+    if json {
         let object = json!({
             "schema": "leasehold.show/1",
             "key": name,
             "namespace": manager.namespace(),
             "held": held,
-            "holders": inspection.holders.iter().map(as_json).collect::<Vec<_>>(),
+            "holders": holders.iter().map(as_json).collect::<Vec<_>>(),
         });
-        format!("{object}\n")
+        return format!("{object}\n");
+    }
+    let place = busy::store(settings, manager);
+    if held {
+        let blocks: String = holders.iter().map(block).collect();
+        format!("\"{name}\" is held\n{blocks}{place}")
     } else {
-        let place = format!("  store    {}  namespace {}\n", settings.place(), manager.namespace());
-        if held {
-            let blocks: String = inspection.holders.iter().map(block).collect();
-            format!("\"{name}\" is held\n{blocks}{place}")
-        } else {
-            format!("\"{name}\" is free\n{place}")
-        }
-    };
-    output::print(&text)?;
-    Ok(if held { exit::DONE } else { exit::NO })
+        format!("\"{name}\" is free\n{place}")
+    }
 }
 
 fn block(holder: &Holder) -> String {

@@ -72,7 +72,7 @@ fn every_error_names_what_to_do_next() {
     let nested = format!("{BINARY} run k -- true");
     assert!(place.run(["run", "k", "-c", &nested]).expect(64).stderr.contains("use another key"));
     let mut homeless = place.command(["run", "k", "--", "true"]);
-    homeless.env_remove("LEASEHOLD_STORE").env_remove("HOME");
+    homeless.env_remove("LEASEHOLD_STORE").env_remove("HOME").env_remove("XDG_STATE_HOME");
     if !rustix::process::geteuid().is_root() {
         assert!(place.start(homeless).finish().expect(78).stderr.contains("name a file with --store"));
     }

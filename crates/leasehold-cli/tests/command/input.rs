@@ -158,7 +158,7 @@ fn without_a_home_there_is_no_default_store() {
     };
     for arguments in [&["run", "k", "--", "true"][..], &["list"]] {
         let mut command = place.program([&[binary.as_str()], arguments].concat());
-        command.uid(NOBODY).gid(NOBODY).env_remove("HOME").env_remove("LEASEHOLD_STORE");
+        command.uid(NOBODY).gid(NOBODY).env_remove("HOME").env_remove("XDG_STATE_HOME").env_remove("LEASEHOLD_STORE");
         let finished = place.start(command).finish().expect(78);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
         assert!(finished.stderr.contains("--store"), "{}", finished.stderr);
@@ -205,7 +205,8 @@ fn a_user_has_a_default_store_of_their_own() {
     fs::create_dir(place.path("home")).unwrap();
     std::os::unix::fs::chown(place.path("home"), Some(NOBODY), Some(NOBODY)).unwrap();
     let mut command = place.program([binary.as_str(), "run", "k", "-v", "--", "true"]);
-    command.uid(NOBODY).gid(NOBODY).env("HOME", place.path("home")).env_remove("LEASEHOLD_STORE");
+    command.uid(NOBODY).gid(NOBODY).env("HOME", place.path("home"));
+    command.env_remove("XDG_STATE_HOME").env_remove("LEASEHOLD_STORE");
     let finished = place.start(command).finish().expect(0);
     let file = place.path("home/.local/state/leasehold/leases.db");
     assert!(file.exists() && finished.stderr.contains(file.to_str().unwrap()), "{}", finished.stderr);

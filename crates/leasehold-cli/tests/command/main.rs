@@ -6,6 +6,7 @@
     reason = "a test ends where something is not as it has to be, and says what it skips"
 )]
 
+mod across;
 mod advice;
 mod answers;
 mod bystanders;
@@ -16,14 +17,19 @@ mod defaults;
 mod execution;
 mod inherited;
 mod input;
+mod keeper;
 mod late;
 mod lifetime;
 mod namespaces;
 mod nested;
+mod operator;
 mod options;
 mod outage;
 mod passing;
 mod redis;
+mod resume;
+mod schemas;
+mod screen;
 mod secrets;
 mod signals;
 #[path = "../support/process.rs"]

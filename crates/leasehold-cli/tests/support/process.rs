@@ -59,6 +59,8 @@ impl Place {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap())
             .env("HOME", self.directory.path())
+            // That of root is not in its home.
+            .env("XDG_STATE_HOME", self.path("state"))
             .env("LEASEHOLD_STORE", self.store())
             .env(MARK, &self.mark)
             .stdin(Stdio::null());

@@ -22,16 +22,16 @@ use crate::types::check_namespace;
 
 /// A kind of URL.
 #[derive(Debug)]
-struct Scheme {
-    name: &'static str,
+pub(super) struct Scheme {
+    pub(super) name: &'static str,
     /// The feature that it needs; a scheme without its feature is known but refused.
     feature: &'static str,
-    is_compiled: bool,
+    pub(super) is_compiled: bool,
     /// The options that it takes beside those that every one takes.
     options: &'static [&'static str],
 }
 
-const SCHEMES: [Scheme; 11] = {
+pub(super) static SCHEMES: [Scheme; 11] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
@@ -89,7 +89,7 @@ impl<'a> Parts<'a> {
                 return Err(invalid(format!("the store has no scheme: {}{path}", choices())));
             }
             None => {
-                let near = near(&scheme, &SCHEMES.map(|known| known.name));
+                let near = near(&scheme, &SCHEMES.each_ref().map(|known| known.name));
                 let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
                 return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
             }

@@ -1,0 +1,191 @@
+//! The keeper: a process that holds a lease for another one, until that one ends.
+//!
+//! It stands in a session of its own, so that what a terminal sends to the script does not reach it, and holds nothing
+//! of the script's input or output open once the script goes on.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use clap::Parser;
+use leasehold::{Close, LockManager, Renew};
+use rustix::process::Pid;
+
+use super::answer::Answer;
+use super::{Taken, busy_code, install, lock, open, prepare, take};
+use crate::cli::{Acquire, Cli, Command, Global, LogFormat};
+use crate::commands::owner::Keeper;
+use crate::commands::{block_on, busy};
+use crate::exit::{self, Failure};
+use crate::output;
+use crate::process::Watched;
+use crate::signals::Signals;
+
+/// The hidden subcommand.
+pub(super) const NAME: &str = "__keep";
+
+/// What this process is if it was started as a keeper; answers with its exit code.
+pub(crate) fn keep() -> Option<u8> {
+    let mut arguments = std::env::args_os();
+    let program = arguments.next()?;
+    if arguments.next()? != NAME {
+        return None;
+    }
+    close_others();
+    rustix::process::setsid().ok();
+    let watched = arguments.next().and_then(|id| Pid::from_raw(id.to_str()?.parse().ok()?));
+    let (Some(watched), Ok(cli)) = (watched, Cli::try_parse_from([program].into_iter().chain(arguments))) else {
+        return Some(exit::USAGE);
+    };
+    let Command::Acquire(arguments) = &cli.command else {
+        return Some(exit::USAGE);
+    };
+    if cli.global.log_format == LogFormat::Json {
+        output::tell_as_json();
+    }
+    Some(block_on(serve(&cli.global, arguments, watched)).unwrap_or_else(|failure| failure.code))
+}
+
+/// Closes what the script has open beside input, output and messages: whoever reads it waits for its end, and a file may be
+/// locked through it. Nothing else is open yet.
+fn close_others() {
+    let numbers = std::fs::read_dir("/dev/fd").map(|files| {
+        let number = |file: std::fs::DirEntry| file.file_name().to_str()?.parse::<i32>().ok();
+        files.flatten().filter_map(number).collect::<Vec<_>>()
+    });
+    for number in numbers.unwrap_or_default().into_iter().filter(|number| *number > 2) {
+        // The one that was read by is closed already.
+        nix::unistd::close(number).ok();
+    }
+}
+
+/// How far the acquisition came.
+enum Step {
+    Taken(Taken),
+    Busy,
+    /// Whoever asked is gone.
+    Unwanted,
+}
+
+async fn serve(global: &Global, arguments: &Acquire, watched: Pid) -> Result<u8, Failure> {
+    let front = Front::take()
+        .map_err(|error| Failure::new(exit::USAGE, format!("{NAME} is started by acquire --keeper: {error}")))?;
+    let served = hold(global, arguments, watched, &front).await;
+    if let Err(failure) = &served {
+        output::tell_failure(failure);
+        front.send(&Answer::failed(arguments, failure)).await;
+    }
+    served
+}
+
+async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front) -> Result<u8, Failure> {
+    let mut signals = install()?;
+    let process = Watched::open(watched).map_err(|error| {
+        let id = watched.as_raw_nonzero();
+        Failure::new(exit::USAGE, format!("there is no process {id} to keep the lease for: {error}: check --keeper"))
+    })?;
+    let (settings, request) = prepare(global, arguments)?;
+    let manager = tokio::select! {
+        biased;
+        _ = front.word() => return Ok(exit::DONE),
+        manager = open(&settings, arguments, Renew::Automatic, Some(watched)) => manager?,
+    };
+    let lock = lock(&manager, &request);
+    let step = tokio::select! {
+        biased;
+        signal = signals.next_ending() => Err(busy::interrupted(signal, request.name)),
+        _ = front.word() => Ok(Step::Unwanted),
+        () = process.ended() => {
+            Err(Failure::new(exit::LOST, "the process has ended that the lease was to be kept for; nothing is held"))
+        }
+        taken = take(&settings, &lock, &request, Keeper::this()) => {
+            taken.map(|taken| taken.map_or(Step::Busy, Step::Taken))
+        }
+    };
+    let ended = match step {
+        Ok(Step::Taken(taken)) => {
+            keep_for(&manager, taken, front, &process, &mut signals).await;
+            Ok(exit::DONE)
+        }
+        Ok(Step::Busy) => {
+            let code = busy_code(&settings, &manager, &lock, &request).await;
+            front.send(&Answer::busy(&manager, request.name, code)).await;
+            Ok(code)
+        }
+        Ok(Step::Unwanted) => Ok(exit::DONE),
+        Err(failure) => Err(failure),
+    };
+    // What was begun in the store is undone before this process is gone.
+    manager.close(Close::Release).await.ok();
+    ended
+}
+
+/// Tells of the lease, and holds it until the process ends, somebody ends this one, or the lease is lost.
+async fn keep_for(manager: &LockManager, taken: Taken, front: &Front, process: &Watched, signals: &mut Signals) {
+    let answer = Answer::acquired(manager, &taken, Some(std::process::id()));
+    front.send(&answer).await;
+    let Taken { guard, secret, .. } = taken;
+    let lease = guard.handle();
+    let ended = async {
+        tokio::select! {
+            biased;
+            _ = signals.next_ending() => {}
+            () = process.ended() => {}
+            _ = lease.lost() => {}
+        }
+    };
+    tokio::pin!(ended);
+    let told = tokio::select! {
+        biased;
+        () = &mut ended => false,
+        told = front.word() => told,
+    };
+    if told {
+        // The script's output would stay open, and whoever reads it wait for its end.
+        detach().ok();
+        ended.await;
+    }
+    guard.release().await.ok();
+    drop(secret);
+}
+
+fn detach() -> io::Result<()> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stderr(&nothing)?;
+    rustix::process::chdir("/")?;
+    Ok(())
+}
+
+/// The process that has started this one.
+#[derive(Debug)]
+struct Front(tokio::net::UnixStream);
+
+impl Front {
+    fn take() -> io::Result<Self> {
+        let socket = UnixStream::from(rustix::stdio::stdin().try_clone_to_owned()?);
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self(tokio::net::UnixStream::from_std(socket)?))
+    }
+
+    /// Sends an answer, a line that fits into the socket as a whole. That nobody reads it is noticed by what comes back.
+    async fn send(&self, answer: &Answer) {
+        // A socket is not known to be writable before that is asked.
+        self.0.writable().await.ok();
+        self.0.try_write(format!("{}\n", answer.0).as_bytes()).ok();
+    }
+
+    /// What it says next: whether somebody was told of the lease, or the front is gone. Nothing is lost if the future is
+    /// dropped.
+    async fn word(&self) -> bool {
+        let mut word = [0];
+        loop {
+            self.0.readable().await.ok();
+            match self.0.try_read(&mut word) {
+                Ok(length) => return length > 0,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
