@@ -6,12 +6,15 @@ use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What is looked for: a `cfg`, the variable that names the program, and the name under which it is looked for in `PATH`.
-const PROGRAMS: [(&str, &str, Option<&str>); 3] = [
+/// What is looked for: a `cfg`, the variable that names the program or folder, and the name under which it is looked
+/// for in `PATH`.
+const PROGRAMS: [(&str, &str, Option<&str>); 4] = [
     ("has_redis_server", "LEASEHOLD_TEST_REDIS_SERVER", Some("redis-server")),
     ("has_valkey_server", "LEASEHOLD_TEST_VALKEY_SERVER", Some("valkey-server")),
     // A Python with the package `redis`, which not every Python has.
     ("has_redis_python", "LEASEHOLD_TEST_PYTHON", None),
+    // A folder of packages for Node.js, among them `redlock`.
+    ("has_node_redlock", "LEASEHOLD_TEST_NODE_MODULES", None),
 ];
 
 fn main() {
@@ -21,7 +24,7 @@ fn main() {
     for (name, variable_name, program) in PROGRAMS {
         println!("cargo::rustc-check-cfg=cfg({name})");
         let found = match variable(variable_name) {
-            Some(named) => Some(PathBuf::from(named)).filter(|named| named.is_file()),
+            Some(named) => Some(PathBuf::from(named)).filter(|named| named.exists()),
             None => program.and_then(|program| find(&path, program)),
         };
         if found.is_some() || is_ci {

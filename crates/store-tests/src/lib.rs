@@ -1,7 +1,7 @@
 //! Servers for the tests of this crate.
 //!
 //! A test that needs one says so: `#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]`, and
-//! likewise `has_valkey_server` and `has_redis_python`; see `build.rs`.
+//! likewise `has_valkey_server`, `has_redis_python` and `has_node_redlock`; see `build.rs`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test")]
 
@@ -13,16 +13,16 @@ use leasehold::testkit::{Server, ServerBuilder};
 
 mod cluster;
 mod direct;
+mod foreign;
 mod monitor;
-mod python;
 mod sentinels;
 mod site;
 mod suite;
 
 pub use self::cluster::Cluster;
 pub use self::direct::{ask, patiently};
+pub use self::foreign::ForeignClient;
 pub use self::monitor::Monitor;
-pub use self::python::RedisPy;
 pub use self::sentinels::Sentinels;
 pub use self::site::{Site, run};
 pub use self::suite::run_suite;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::testkit::Proxy;
 use leasehold::{Backoff, Jitter, LockGuard, LockManager, LostReason};
-use store_tests::{Monitor, RedisPy, Site, on_servers_that_push};
+use store_tests::{ForeignClient, Monitor, Site, on_servers_that_push};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -87,9 +87,9 @@ async fn a_release_by_another_manager_wakes(site: Site) {
 async fn a_release_by_redis_py_wakes(site: Site) {
     let locks = pushed(&site.url()).await;
     let mut monitor = Monitor::start(site.server().address());
-    let mut python = RedisPy::start(site.server().address());
+    let mut python = ForeignClient::redis_py(site.server().address());
     for _ in 0..5 {
-        assert!(python.try_acquire("leasehold:job"));
+        assert!(python.try_acquire("leasehold:job", LONG));
         let waiter = waiter(&locks, "job", &mut monitor).await;
         assert!(python.release("leasehold:job"));
         woken(waiter).await.release().await.unwrap();

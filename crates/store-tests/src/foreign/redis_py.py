@@ -9,20 +9,20 @@ client = redis.Redis(port=int(sys.argv[1]), protocol=2)
 locks = {}
 
 
-def obey(order, name):
+def obey(order, name, ttl):
     if order in ("try", "wait"):
-        locks[name] = client.lock(name, timeout=600, blocking_timeout=120)
+        locks[name] = client.lock(name, timeout=int(ttl) / 1000, blocking_timeout=120)
         return locks[name].acquire(blocking=order == "wait")
-    if order == "extend":
-        return locks[name].extend(600, replace_ttl=True)
     try:
+        if order == "extend":
+            return locks[name].extend(int(ttl) / 1000, replace_ttl=True)
         locks[name].release()
-        return "released"
+        return True
     except LockError:
-        return "not held"
+        return False
 
 
 client.ping()
 print("ready", flush=True)
 for line in sys.stdin:
-    print(obey(*line.rstrip("\n").split(" ", 1)), flush=True)
+    print("yes" if obey(*line.split()) else "no", flush=True)
