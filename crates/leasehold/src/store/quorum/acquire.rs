@@ -265,7 +265,10 @@ impl Ballot {
         // Requests that are not answered see to themselves when they are.
         let round = self.round.take();
         let is_pending = |index: usize| round.as_ref().is_some_and(|round| round.is_pending(index));
-        let answered = self.left.iter().filter(|(index, _)| !is_pending(*index));
+        // An answer to an earlier request of this owner came meanwhile.
+        let late: Vec<_> = self.record.kept().into_iter().map(|index| (index, Remains::Surely)).collect();
+        let late = late.iter().filter(|(index, _)| !self.left.iter().any(|(left, _)| left == index));
+        let answered = self.left.iter().chain(late).filter(|(index, _)| !is_pending(*index));
         answered
             .map(|(index, remains)| self.core.undo(&self.record, *index, *remains).map(|task| (*remains, task)))
             .collect()

@@ -1,0 +1,84 @@
+//! Answers of a quorum's nodes that come late, get lost, or cross with a release, more than one at a time.
+
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use leasehold::store::quorum::Quorum;
+use leasehold::store::{Attempt, Claim, Store};
+use leasehold::testkit::Fault;
+use leasehold::{ErrorKind, Key, Operation, OwnerToken};
+
+#[path = "fixtures/nodes.rs"]
+mod nodes;
+use self::nodes::{Nodes, TTL, ms};
+
+fn key() -> Key {
+    Key::new("test", "shared").unwrap()
+}
+
+fn owner() -> OwnerToken {
+    OwnerToken::mint().unwrap()
+}
+
+async fn take(store: &dyn Store, key: &Key, owner: &OwnerToken) {
+    let attempt = store.acquire(&Claim::new(key, owner, TTL)).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+}
+
+async fn extend(quorum: &Quorum, key: &Key, owner: &OwnerToken) -> leasehold::Result<bool> {
+    let mut answers = quorum.extend(&[Claim::new(key, owner, TTL)]).await?;
+    Ok(answers.remove(0)?.is_some())
+}
+
+/// A node got the lease back, nobody knows, and so it is being taken away from there while the next extension asks.
+#[tokio::test(start_paused = true)]
+async fn an_extension_does_not_count_what_is_released_while_it_asks() {
+    for (undo, pause, slow) in [(30, 10, 35), (15, 10, 40), (40, 35, 45), (20, 1, 30)] {
+        let nodes = Nodes::new(3);
+        let (quorum, key, holder) = (nodes.quorum(), key(), owner());
+        take(&quorum, &key, &holder).await;
+        nodes.servers[2].wipe();
+        nodes.faults[2].once(Operation::Acquire, Fault::lose_reply());
+        nodes.faults[2].once(Operation::Release, Fault::delay(ms(undo)));
+        assert!(extend(&quorum, &key, &holder).await.unwrap());
+        tokio::time::sleep(ms(pause)).await;
+        nodes.servers[0].wipe();
+        nodes.faults[1].once(Operation::Extend, Fault::delay_reply(ms(slow)));
+        let extended = extend(&quorum, &key, &holder).await;
+        let holders = nodes.holders(&key).await;
+        let standing = holders.iter().filter(|at| **at == Some(holder.clone())).count();
+        assert!(extended.is_err() || standing >= 2, "{undo}, {pause}, {slow}: {extended:?} with {holders:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_released_is_not_brought_back_although_nobody_can_be_asked() {
+    let nodes = Nodes::new(3);
+    let (quorum, key, holder) = (nodes.quorum(), key(), owner());
+    take(&quorum, &key, &holder).await;
+    nodes.servers[2].wipe();
+    nodes.faults[2].once(Operation::Extend, Fault::delay(ms(900)));
+    assert!(extend(&quorum, &key, &holder).await.unwrap());
+    assert!(quorum.release(&key, &holder).await.unwrap());
+    tokio::time::sleep(ms(100)).await;
+    nodes.faults[..2].iter().for_each(|node| node.outage(Fault::fail(ErrorKind::Unavailable)));
+    nodes.check_nothing_left().await;
+}
+
+/// The first ask is refused while a node is silent. That node grants when the owner asks again, and fails then.
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_of_an_earlier_ask_is_given_back_when_the_next_one_is_refused() {
+    let nodes = Nodes::new(3);
+    let (quorum, key, waiter, holder) = (nodes.quorum(), key(), owner(), owner());
+    for server in &nodes.servers[..2] {
+        take(&server.memory(), &key, &holder).await;
+    }
+    let claim = Claim::new(&key, &waiter, TTL);
+    nodes.faults[2].once(Operation::Acquire, Fault::delay(ms(30)));
+    assert!(matches!(quorum.acquire(&claim).await.unwrap(), Attempt::Contended(_)));
+    tokio::time::sleep(ms(20)).await;
+    nodes.faults[..2].iter().for_each(|node| node.once(Operation::Acquire, Fault::delay(ms(20))));
+    nodes.faults[2].once(Operation::Acquire, Fault::fail(ErrorKind::Unavailable));
+    assert!(matches!(quorum.acquire(&claim).await.unwrap(), Attempt::Contended(_)));
+    tokio::time::sleep(ms(2000)).await;
+    assert_eq!(nodes.holders(&key).await[2], None);
+}
