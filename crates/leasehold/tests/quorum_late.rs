@@ -82,3 +82,23 @@ async fn a_late_grant_of_an_earlier_ask_is_given_back_when_the_next_one_is_refus
     tokio::time::sleep(ms(2000)).await;
     assert_eq!(nodes.holders(&key).await[2], None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_transfer_that_found_nothing_leaves_nothing() {
+    for fault in [Fault::lose_reply(), Fault::delay(ms(200)), Fault::lose_reply().silently(), Fault::apply_late(ms(60))]
+    {
+        for at in 0..3 {
+            let nodes = Nodes::new(3);
+            let (quorum, key, giver, taker) = (nodes.quorum(), key(), owner(), owner());
+            take(&quorum, &key, &giver).await;
+            (0..3).filter(|index| *index != at).for_each(|index| nodes.servers[index].wipe());
+            nodes.faults[at].once(Operation::Transfer, fault.clone());
+            nodes.faults[at].once(Operation::Release, Fault::fail(ErrorKind::Unavailable));
+            // Whether it is lost is known as soon as two have said so.
+            drop(quorum.transfer(&giver, &Claim::new(&key, &taker, TTL)).await);
+            tokio::time::sleep(ms(4000)).await;
+            let holders = nodes.holders(&key).await;
+            assert!(!holders.contains(&Some(taker)), "{fault:?} at {at}: {holders:?}");
+        }
+    }
+}

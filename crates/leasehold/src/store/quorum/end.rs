@@ -129,26 +129,32 @@ impl Core {
             }
             return Ok(Some(won));
         }
+        let unknown = || tally.faults.iter().filter(|(_, error)| error.kind() == ErrorKind::Indeterminate);
         // Where others have the lease, ours is in their way; where nobody answers, it goes back to whom it came from.
-        let is_lost = tally.no.len() > self.spare();
-        let mut is_certain = tally.faults.iter().all(|(_, error)| error.kind() != ErrorKind::Indeterminate);
-        for (index, _) in &tally.yes {
-            is_certain &= match is_lost {
-                true => self.release_one(&record, *index).await,
-                false => self.pass_back(*index, &from, &claim).await,
+        if tally.no.len() > self.spare() {
+            record.want(claim.ttl);
+            record.give_up();
+            let passed = tally.yes.iter().map(|(index, _)| (*index, Remains::Surely));
+            let left = passed.chain(unknown().map(|(index, _)| (*index, Remains::Perhaps)));
+            let tasks: Vec<_> =
+                left.filter_map(|(index, remains)| Some((remains, self.undo(&record, index, remains)?))).collect();
+            let surely = tasks.into_iter().filter(|(remains, _)| *remains == Remains::Surely);
+            let all = async {
+                for (_, task) in surely {
+                    drop(task.await)
+                }
             };
+            drop(timeout(limit, all).await);
+            return Ok(None);
         }
-        for (index, error) in &tally.faults {
-            if error.kind() == ErrorKind::Indeterminate && !is_lost {
-                self.pass_back(*index, &from, &claim).await;
-            }
+        let mut is_certain = unknown().next().is_none();
+        for (index, _) in &tally.yes {
+            is_certain &= self.pass_back(*index, &from, &claim).await;
         }
-        if is_lost { Ok(None) } else { Err(tally.error(&self, ["passed on", "not held"], is_certain)) }
-    }
-
-    async fn release_one(self: &Arc<Self>, record: &Arc<Record>, index: usize) -> bool {
-        let release = self.nodes[index].store().release(&record.key, &record.owner);
-        matches!(timeout(self.node_timeout, release).await, Ok(Ok(_)))
+        for (index, _) in unknown() {
+            self.pass_back(*index, &from, &claim).await;
+        }
+        Err(tally.error(&self, ["passed on", "not held"], is_certain))
     }
 
     async fn pass_back(&self, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {
