@@ -102,3 +102,37 @@ async fn a_transfer_that_found_nothing_leaves_nothing() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_close_that_is_dropped_closes_the_nodes_all_the_same() {
+    let nodes = Nodes::new(3);
+    nodes.faults[2].once(Operation::Acquire, Fault::delay(ms(400)));
+    let (quorum, key, owner) = (nodes.quorum(), key(), owner());
+    take(&quorum, &key, &owner).await;
+    quorum.release(&key, &owner).await.unwrap();
+    assert!(tokio::time::timeout(ms(10), quorum.close()).await.is_err());
+    quorum.close().await.unwrap();
+    tokio::time::sleep(ms(3000)).await;
+    assert!(nodes.left().await.iter().all(Vec::is_empty));
+    assert_eq!(nodes.faults.iter().map(|node| node.calls(Operation::Close)).collect::<Vec<_>>(), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_under_two_names_goes_on_voting_once_over_new_connections() {
+    let nodes = Nodes::new(2);
+    let twice = [nodes.servers[0].clone(), nodes.servers[0].clone(), nodes.servers[1].clone()];
+    let quorum = Quorum::builder(twice).clock(nodes.clock.clone().into()).build().unwrap();
+    let (key, owner) = (key(), owner());
+    for _ in 0..4 {
+        take(&quorum, &key, &owner).await;
+        quorum.release(&key, &owner).await.unwrap();
+        nodes.servers[0].reconnect();
+    }
+    // And never twice.
+    let rival = OwnerToken::mint().unwrap();
+    take(&nodes.servers[1].memory(), &key, &rival).await;
+    for _ in 0..4 {
+        assert!(!matches!(quorum.acquire(&Claim::new(&key, &owner, TTL)).await, Ok(Attempt::Acquired(_))));
+        nodes.servers[0].reconnect();
+    }
+}
