@@ -104,6 +104,36 @@ async fn a_transfer_that_found_nothing_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_missed_a_transfer_does_not_keep_the_lease_for_the_former_owner() {
+    let faults = [Fault::fail(ErrorKind::Unavailable), Fault::hang(), Fault::delay(ms(200)), Fault::apply_late(ms(60))];
+    for fault in faults {
+        for at in 0..3 {
+            let nodes = Nodes::new(3);
+            let (quorum, key, giver, taker) = (nodes.quorum(), key(), owner(), owner());
+            take(&quorum, &key, &giver).await;
+            nodes.faults[at].once(Operation::Transfer, fault.clone());
+            assert!(quorum.transfer(&giver, &Claim::new(&key, &taker, TTL)).await.unwrap().is_some());
+            tokio::time::sleep(ms(3000)).await;
+            assert!(extend(&quorum, &key, &taker).await.unwrap());
+            tokio::time::sleep(ms(100)).await;
+            assert_eq!(nodes.holders(&key).await, vec![Some(taker.clone()); 3], "{fault:?} at {at}");
+            assert!(quorum.release(&key, &taker).await.unwrap());
+            nodes.check_nothing_left().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_passed_on_is_not_left_on_the_last_node() {
+    let nodes = Nodes::new(3);
+    let (quorum, key, giver, taker) = (nodes.quorum(), key(), owner(), owner());
+    take(&quorum, &key, &giver).await;
+    nodes.servers[..2].iter().for_each(|server| server.wipe());
+    assert!(quorum.transfer(&giver, &Claim::new(&key, &taker, TTL)).await.unwrap().is_none());
+    nodes.check_nothing_left().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_close_that_is_dropped_closes_the_nodes_all_the_same() {
     let nodes = Nodes::new(3);
     nodes.faults[2].once(Operation::Acquire, Fault::delay(ms(400)));

@@ -96,12 +96,19 @@ impl Core {
     async fn pass_on(self: Arc<Self>, from: OwnerToken, claim: OwnedClaim) -> Result<Option<Grant>> {
         let claim = claim.borrow();
         let limit = self.limit(claim.ttl);
+        let record = self.records.of(claim.key, claim.owner);
+        let undos = record.undos();
         let mut tally: Tally<Grant, ()> = Tally::default();
         for (index, node) in self.nodes.iter().enumerate() {
             let answer = timeout(limit, node.store().transfer(&from, &claim)).await;
             let answer = answer
                 .unwrap_or_else(|_| Err(Error::new(ErrorKind::Indeterminate, format!("no answer within {limit:?}"))));
             match answer {
+                // What it says may be gone already.
+                Ok(Some(_)) if undos[index].is_none() || record.undos()[index] != undos[index] => {
+                    let error = Error::new(ErrorKind::Indeterminate, "an earlier request is still being undone");
+                    tally.faults.push((index, error));
+                }
                 Ok(Some(grant)) => tally.yes.push((index, grant)),
                 Ok(None) => tally.no.push((index, ())),
                 Err(error) => tally.faults.push((index, error)),
@@ -110,12 +117,9 @@ impl Core {
                 break;
             }
         }
-        let record = self.records.of(claim.key, claim.owner);
         if tally.verdict(&self, self.fence) == Some(Verdict::Yes) {
             record.want(claim.ttl);
-            if let Some(giver) = self.records.find(claim.key, &from) {
-                giver.give_up();
-            }
+            self.clear(&from, &claim, &tally);
             let validities = tally.yes.iter().map(|(_, grant)| grant.validity).collect();
             let mut won = Grant::new(majority_of(validities, self.majority()));
             let fence = tally.yes.iter().find(|(index, _)| self.fence == Some(*index));
@@ -132,6 +136,7 @@ impl Core {
         let unknown = || tally.faults.iter().filter(|(_, error)| error.kind() == ErrorKind::Indeterminate);
         // Where others have the lease, ours is in their way; where nobody answers, it goes back to whom it came from.
         if tally.no.len() > self.spare() {
+            self.clear(&from, &claim, &tally);
             record.want(claim.ttl);
             record.give_up();
             let passed = tally.yes.iter().map(|(index, _)| (*index, Remains::Surely));
@@ -155,6 +160,19 @@ impl Core {
             self.pass_back(*index, &from, &claim).await;
         }
         Err(tally.error(&self, ["passed on", "not held"], is_certain))
+    }
+
+    /// Gives back what a former owner may have on the nodes that did not say that it is gone: it would be in the way.
+    fn clear(self: &Arc<Self>, from: &OwnerToken, claim: &Claim<'_>, tally: &Tally<Grant, ()>) {
+        let giver = self.records.of(claim.key, from);
+        giver.want(claim.ttl);
+        giver.give_up();
+        let is_gone = |index: usize| {
+            tally.yes.iter().map(|vote| vote.0).chain(tally.no.iter().map(|vote| vote.0)).any(|gone| gone == index)
+        };
+        for index in (0..self.nodes.len()).filter(|index| !is_gone(*index)) {
+            self.undo(&giver, index, Remains::Perhaps);
+        }
     }
 
     async fn pass_back(&self, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {

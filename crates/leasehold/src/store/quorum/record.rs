@@ -72,11 +72,6 @@ impl Records {
             record
         })
     }
-
-    /// The record of an owner, if anything is under way for it.
-    pub(super) fn find(&self, key: &Key, owner: &OwnerToken) -> Option<Arc<Record>> {
-        self.table.lock().get(&(key.clone(), owner.clone()))?.upgrade()
-    }
 }
 
 impl Record {
