@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold::testkit::{Fault, FaultStore, History, Record};
-use leasehold::{Clock, ErrorKind, Key, LockManager, Operation};
+use leasehold::{Clock, ErrorKind, Key, LockManager, Operation, OwnerToken};
+use parking_lot::Mutex;
 
 #[path = "fixtures/nodes.rs"]
 mod nodes;
@@ -34,6 +35,8 @@ struct Run {
     history: History,
     is_over: AtomicBool,
     tokens: AtomicU64,
+    /// The last lease that was handed over, to whoever takes it.
+    handed: Mutex<Option<OwnerToken>>,
 }
 
 fn random_fault(rng: &mut Rng) -> Fault {
@@ -85,7 +88,16 @@ async fn client(run: Arc<Run>, manager: LockManager, number: u64, mut rng: Rng) 
     let lock = manager.lock("shared");
     for _ in 0..40 {
         let limit = ms([0, 3, 40, 60, 500, 4000][rng.usize(..6)]);
-        let asked = async { if rng.bool() { lock.try_acquire().await } else { lock.acquire_within(ms(2000)).await } };
+        let handed = run.handed.lock().clone().filter(|_| rng.bool());
+        let asked = async {
+            if let Some(owner) = handed {
+                lock.resume(&owner).await.map(Some)
+            } else if rng.bool() {
+                lock.try_acquire().await
+            } else {
+                lock.acquire_within(ms(2000)).await
+            }
+        };
         let Ok(Ok(Some(guard))) = tokio::time::timeout(limit, asked).await else {
             tokio::time::sleep(ms(rng.u64(..300))).await;
             continue;
@@ -109,9 +121,15 @@ async fn client(run: Arc<Run>, manager: LockManager, number: u64, mut rng: Rng) 
         }
         let name = number * 1000 + run.tokens.fetch_add(1, Ordering::Relaxed);
         run.history.record(Record::new(Key::new("test", "shared").unwrap(), name, from, held));
-        match rng.u8(..3) {
+        match rng.u8(..4) {
             0 => drop(guard),
             1 => drop(tokio::time::timeout(ms(rng.u64(..70)), guard.release()).await),
+            // Its ttl ends what nobody takes.
+            2 if run.ttl == SHORT => {
+                if let Ok(owner) = guard.hand_over().await {
+                    *run.handed.lock() = Some(owner);
+                }
+            }
             _ => drop(guard.release().await),
         }
     }
@@ -125,6 +143,7 @@ async fn run(count: usize, ttl: Duration, kind: Trouble, seed: u64) {
         history: History::new(),
         is_over: AtomicBool::new(false),
         tokens: AtomicU64::new(0),
+        handed: Mutex::default(),
     });
     let troubled = tokio::spawn(trouble(Arc::clone(&run), kind, rng.fork()));
     let clients: Vec<_> = (0..3)
