@@ -83,6 +83,31 @@ async fn a_late_grant_of_an_earlier_ask_is_given_back_when_the_next_one_is_refus
     assert_eq!(nodes.holders(&key).await[2], None);
 }
 
+/// What a refused ask was granted is given back twice, as the first release got no answer. That one comes last.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_comes_late_does_not_take_what_the_next_ask_was_granted() {
+    for late in [25, 50, 300, 900] {
+        let nodes = Nodes::new(3);
+        let (quorum, key, waiter, holder) = (nodes.quorum(), key(), owner(), owner());
+        for server in &nodes.servers[..2] {
+            take(&server.memory(), &key, &holder).await;
+        }
+        let claim = Claim::new(&key, &waiter, TTL);
+        nodes.faults[2].once(Operation::Release, Fault::apply_late(ms(late)));
+        assert!(matches!(quorum.acquire(&claim).await.unwrap(), Attempt::Contended(_)));
+        nodes.servers[1].memory().release(&key, &holder).await.unwrap();
+        tokio::time::sleep(ms(20)).await;
+        let is_granted = matches!(quorum.acquire(&claim).await, Ok(Attempt::Acquired(_)));
+        tokio::time::sleep(ms(late)).await;
+        let holders = nodes.holders(&key).await;
+        let standing = holders.iter().filter(|at| **at == Some(waiter.clone())).count();
+        assert!(!is_granted || standing >= 2, "after {late} ms: {holders:?}");
+        // And not for long.
+        tokio::time::sleep(ms(2500)).await;
+        take(&quorum, &key, &waiter).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_transfer_that_found_nothing_leaves_nothing() {
     for fault in [Fault::lose_reply(), Fault::delay(ms(200)), Fault::lose_reply().silently(), Fault::apply_late(ms(60))]

@@ -129,6 +129,19 @@ impl Core {
 
     /// Gives back what an owner may have on a node; `true` = it is surely gone.
     pub(super) async fn give_back(self: Arc<Self>, undoing: Undoing, remains: Remains) -> bool {
+        let mut is_lost = false;
+        let is_gone = self.release_until_gone(&undoing, remains, &mut is_lost).await;
+        if is_lost {
+            // A release that was not answered may still come, and take what the owner is granted there until then.
+            tokio::spawn(async move {
+                sleep(LINGER).await;
+                drop(undoing);
+            });
+        }
+        is_gone
+    }
+
+    async fn release_until_gone(&self, undoing: &Undoing, remains: Remains, is_lost: &mut bool) -> bool {
         let (record, index) = (undoing.record(), undoing.index());
         let give_up = self.clock.now() + record.ttl();
         let mut pauses = UNDO_AGAIN.into_iter();
@@ -136,6 +149,10 @@ impl Core {
         loop {
             let release = self.nodes[index].store().release(&record.key, &record.owner);
             let answer = timeout(LINGER, release).await;
+            *is_lost |= match &answer {
+                Ok(Err(error)) => error.kind() == ErrorKind::Indeterminate,
+                answer => answer.is_err(),
+            };
             match answer {
                 Ok(Ok(true)) => return true,
                 Ok(Ok(false)) if remains == Remains::Surely => return true,
