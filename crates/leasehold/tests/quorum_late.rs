@@ -128,6 +128,25 @@ async fn a_transfer_that_found_nothing_leaves_nothing() {
     }
 }
 
+/// A transfer fails and goes back, but word of that is late at one node, and the repeat is first.
+#[tokio::test(start_paused = true)]
+async fn a_transfer_that_goes_back_late_does_not_take_what_its_repeat_was_given() {
+    let nodes = Nodes::new(3);
+    let (quorum, key, giver, taker) = (nodes.quorum(), key(), owner(), owner());
+    take(&quorum, &key, &giver).await;
+    nodes.servers[0].wipe();
+    let claim = Claim::new(&key, &taker, TTL);
+    nodes.faults[2].once(Operation::Transfer, Fault::fail(ErrorKind::Unavailable));
+    nodes.faults[1].once(Operation::Transfer, Fault::delay(ms(0)));
+    nodes.faults[1].once(Operation::Transfer, Fault::delay(ms(300)));
+    assert!(quorum.transfer(&giver, &claim).await.is_err());
+    let passed = quorum.transfer(&giver, &claim).await;
+    tokio::time::sleep(ms(400)).await;
+    let holders = nodes.holders(&key).await;
+    let standing = holders.iter().filter(|at| **at == Some(taker.clone())).count();
+    assert!(!matches!(passed, Ok(Some(_))) || standing >= 2, "{passed:?} with {holders:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_missed_a_transfer_does_not_keep_the_lease_for_the_former_owner() {
     let faults = [Fault::fail(ErrorKind::Unavailable), Fault::hang(), Fault::delay(ms(200)), Fault::apply_late(ms(60))];

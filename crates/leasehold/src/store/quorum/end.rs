@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Core;
 use super::acquire::Remains;
 use super::record::Record;
-use super::round::Late;
+use super::round::{LINGER, Late};
 use super::survey::answered;
 use super::tally::{Tally, Verdict, majority_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -154,10 +154,10 @@ impl Core {
         }
         let mut is_certain = unknown().next().is_none();
         for (index, _) in &tally.yes {
-            is_certain &= self.pass_back(*index, &from, &claim).await;
+            is_certain &= self.pass_back(&record, *index, &from, &claim).await;
         }
         for (index, _) in unknown() {
-            self.pass_back(*index, &from, &claim).await;
+            self.pass_back(&record, *index, &from, &claim).await;
         }
         Err(tally.error(&self, ["passed on", "not held"], is_certain))
     }
@@ -175,10 +175,20 @@ impl Core {
         }
     }
 
-    async fn pass_back(&self, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {
+    async fn pass_back(&self, record: &Arc<Record>, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {
+        let undoing = record.undo_anyway(index);
         let back = Claim::new(claim.key, from, claim.ttl).tie(Tie::Nothing);
         let passing = self.nodes[index].store().transfer(claim.owner, &back);
-        matches!(timeout(self.node_timeout, passing).await, Ok(Ok(_)))
+        let answer = timeout(self.node_timeout, passing).await;
+        let is_back = matches!(answer, Ok(Ok(_)));
+        if !is_back {
+            // It may still come, and take what a repeat is given there until then.
+            tokio::spawn(async move {
+                sleep(LINGER).await;
+                drop(undoing);
+            });
+        }
+        is_back
     }
 }
 
