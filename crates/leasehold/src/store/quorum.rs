@@ -38,6 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
@@ -81,6 +82,8 @@ pub struct Quorum(Arc<Core>);
 #[derive(Debug)]
 struct Core {
     nodes: Vec<Node>,
+    /// Held by whoever writes down what a node is.
+    recognizing: Mutex<()>,
     records: Arc<Records>,
     capabilities: Capabilities,
     clock: Clock,
@@ -161,6 +164,14 @@ impl Core {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Goes on when the caller does.
+        match tokio::spawn(Arc::clone(self).close_nodes()).await {
+            Ok(closed) => closed,
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "the runtime has ended")),
+        }
+    }
+
+    async fn close_nodes(self: Arc<Self>) -> Result<()> {
         let mut waited = Duration::ZERO;
         while waited < CLOSE_LIMIT && self.nodes.iter().any(|node| node.running() > 0) {
             sleep(CLOSE_LOOK).await;

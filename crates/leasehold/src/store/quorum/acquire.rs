@@ -129,6 +129,19 @@ impl Core {
 
     /// Gives back what an owner may have on a node; `true` = it is surely gone.
     pub(super) async fn give_back(self: Arc<Self>, undoing: Undoing, remains: Remains) -> bool {
+        let mut is_lost = false;
+        let is_gone = self.release_until_gone(&undoing, remains, &mut is_lost).await;
+        if is_lost {
+            // A release that was not answered may still come, and take what the owner is granted there until then.
+            tokio::spawn(async move {
+                sleep(LINGER).await;
+                drop(undoing);
+            });
+        }
+        is_gone
+    }
+
+    async fn release_until_gone(&self, undoing: &Undoing, remains: Remains, is_lost: &mut bool) -> bool {
         let (record, index) = (undoing.record(), undoing.index());
         let give_up = self.clock.now() + record.ttl();
         let mut pauses = UNDO_AGAIN.into_iter();
@@ -136,6 +149,10 @@ impl Core {
         loop {
             let release = self.nodes[index].store().release(&record.key, &record.owner);
             let answer = timeout(LINGER, release).await;
+            *is_lost |= match &answer {
+                Ok(Err(error)) => error.kind() == ErrorKind::Indeterminate,
+                answer => answer.is_err(),
+            };
             match answer {
                 Ok(Ok(true)) => return true,
                 Ok(Ok(false)) if remains == Remains::Surely => return true,
@@ -265,7 +282,10 @@ impl Ballot {
         // Requests that are not answered see to themselves when they are.
         let round = self.round.take();
         let is_pending = |index: usize| round.as_ref().is_some_and(|round| round.is_pending(index));
-        let answered = self.left.iter().filter(|(index, _)| !is_pending(*index));
+        // An answer to an earlier request of this owner came meanwhile.
+        let late: Vec<_> = self.record.kept().into_iter().map(|index| (index, Remains::Surely)).collect();
+        let late = late.iter().filter(|(index, _)| !self.left.iter().any(|(left, _)| left == index));
+        let answered = self.left.iter().chain(late).filter(|(index, _)| !is_pending(*index));
         answered
             .map(|(index, remains)| self.core.undo(&self.record, *index, *remains).map(|task| (*remains, task)))
             .collect()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::node::Node;
@@ -123,6 +124,7 @@ impl QuorumBuilder {
             capabilities: weakest(&nodes).fencing(fencing),
             records: Records::new(nodes.len(), max_ttl),
             nodes,
+            recognizing: Mutex::default(),
             clock,
             runtime: Handle::try_current().ok(),
             max_ttl,

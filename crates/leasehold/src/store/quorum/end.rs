@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Core;
 use super::acquire::Remains;
 use super::record::Record;
-use super::round::Late;
+use super::round::{LINGER, Late};
 use super::survey::answered;
 use super::tally::{Tally, Verdict, majority_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -96,12 +96,19 @@ impl Core {
     async fn pass_on(self: Arc<Self>, from: OwnerToken, claim: OwnedClaim) -> Result<Option<Grant>> {
         let claim = claim.borrow();
         let limit = self.limit(claim.ttl);
+        let record = self.records.of(claim.key, claim.owner);
+        let undos = record.undos();
         let mut tally: Tally<Grant, ()> = Tally::default();
         for (index, node) in self.nodes.iter().enumerate() {
             let answer = timeout(limit, node.store().transfer(&from, &claim)).await;
             let answer = answer
                 .unwrap_or_else(|_| Err(Error::new(ErrorKind::Indeterminate, format!("no answer within {limit:?}"))));
             match answer {
+                // What it says may be gone already.
+                Ok(Some(_)) if undos[index].is_none() || record.undos()[index] != undos[index] => {
+                    let error = Error::new(ErrorKind::Indeterminate, "an earlier request is still being undone");
+                    tally.faults.push((index, error));
+                }
                 Ok(Some(grant)) => tally.yes.push((index, grant)),
                 Ok(None) => tally.no.push((index, ())),
                 Err(error) => tally.faults.push((index, error)),
@@ -110,12 +117,9 @@ impl Core {
                 break;
             }
         }
-        let record = self.records.of(claim.key, claim.owner);
         if tally.verdict(&self, self.fence) == Some(Verdict::Yes) {
             record.want(claim.ttl);
-            if let Some(giver) = self.records.find(claim.key, &from) {
-                giver.give_up();
-            }
+            self.clear(&from, &claim, &tally);
             let validities = tally.yes.iter().map(|(_, grant)| grant.validity).collect();
             let mut won = Grant::new(majority_of(validities, self.majority()));
             let fence = tally.yes.iter().find(|(index, _)| self.fence == Some(*index));
@@ -129,32 +133,62 @@ impl Core {
             }
             return Ok(Some(won));
         }
+        let unknown = || tally.faults.iter().filter(|(_, error)| error.kind() == ErrorKind::Indeterminate);
         // Where others have the lease, ours is in their way; where nobody answers, it goes back to whom it came from.
-        let is_lost = tally.no.len() > self.spare();
-        let mut is_certain = tally.faults.iter().all(|(_, error)| error.kind() != ErrorKind::Indeterminate);
-        for (index, _) in &tally.yes {
-            is_certain &= match is_lost {
-                true => self.release_one(&record, *index).await,
-                false => self.pass_back(*index, &from, &claim).await,
+        if tally.no.len() > self.spare() {
+            self.clear(&from, &claim, &tally);
+            record.want(claim.ttl);
+            record.give_up();
+            let passed = tally.yes.iter().map(|(index, _)| (*index, Remains::Surely));
+            let left = passed.chain(unknown().map(|(index, _)| (*index, Remains::Perhaps)));
+            let tasks: Vec<_> =
+                left.filter_map(|(index, remains)| Some((remains, self.undo(&record, index, remains)?))).collect();
+            let surely = tasks.into_iter().filter(|(remains, _)| *remains == Remains::Surely);
+            let all = async {
+                for (_, task) in surely {
+                    drop(task.await)
+                }
             };
+            drop(timeout(limit, all).await);
+            return Ok(None);
         }
-        for (index, error) in &tally.faults {
-            if error.kind() == ErrorKind::Indeterminate && !is_lost {
-                self.pass_back(*index, &from, &claim).await;
-            }
+        let mut is_certain = unknown().next().is_none();
+        for (index, _) in &tally.yes {
+            is_certain &= self.pass_back(&record, *index, &from, &claim).await;
         }
-        if is_lost { Ok(None) } else { Err(tally.error(&self, ["passed on", "not held"], is_certain)) }
+        for (index, _) in unknown() {
+            self.pass_back(&record, *index, &from, &claim).await;
+        }
+        Err(tally.error(&self, ["passed on", "not held"], is_certain))
     }
 
-    async fn release_one(self: &Arc<Self>, record: &Arc<Record>, index: usize) -> bool {
-        let release = self.nodes[index].store().release(&record.key, &record.owner);
-        matches!(timeout(self.node_timeout, release).await, Ok(Ok(_)))
+    /// Gives back what a former owner may have on the nodes that did not say that it is gone: it would be in the way.
+    fn clear(self: &Arc<Self>, from: &OwnerToken, claim: &Claim<'_>, tally: &Tally<Grant, ()>) {
+        let giver = self.records.of(claim.key, from);
+        giver.want(claim.ttl);
+        giver.give_up();
+        let is_gone = |index: usize| {
+            tally.yes.iter().map(|vote| vote.0).chain(tally.no.iter().map(|vote| vote.0)).any(|gone| gone == index)
+        };
+        for index in (0..self.nodes.len()).filter(|index| !is_gone(*index)) {
+            self.undo(&giver, index, Remains::Perhaps);
+        }
     }
 
-    async fn pass_back(&self, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {
+    async fn pass_back(&self, record: &Arc<Record>, index: usize, from: &OwnerToken, claim: &Claim<'_>) -> bool {
+        let undoing = record.undo_anyway(index);
         let back = Claim::new(claim.key, from, claim.ttl).tie(Tie::Nothing);
         let passing = self.nodes[index].store().transfer(claim.owner, &back);
-        matches!(timeout(self.node_timeout, passing).await, Ok(Ok(_)))
+        let answer = timeout(self.node_timeout, passing).await;
+        let is_back = matches!(answer, Ok(Ok(_)));
+        if !is_back {
+            // It may still come, and take what a repeat is given there until then.
+            tokio::spawn(async move {
+                sleep(LINGER).await;
+                drop(undoing);
+            });
+        }
+        is_back
     }
 }
 

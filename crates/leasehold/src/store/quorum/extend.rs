@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use super::Core;
 use super::acquire::Remains;
+use super::record::Record;
 use super::round::{LINGER, Late, Round};
 use super::tally::{Tally, Verdict, majority_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,13 +16,27 @@ use crate::store::{Attempt, BoxFuture, Claim, Grant, OwnedClaim};
 /// What a node says to a batch.
 type Answers = Result<Vec<Result<Option<Grant>>>>;
 
+/// A lease whose end is to be pushed out.
+#[derive(Clone, Debug)]
+struct Extension {
+    claim: OwnedClaim,
+    record: Arc<Record>,
+    /// As they were before anything was asked.
+    undos: Vec<Option<u32>>,
+}
+
 impl Core {
     pub(super) async fn extend(self: &Arc<Self>, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
         let Some(shortest) = claims.iter().map(|claim| claim.ttl).min() else { return Ok(Vec::new()) };
         for claim in claims {
             self.check_ttl(claim.ttl)?;
         }
-        let claims: Arc<[OwnedClaim]> = claims.iter().map(OwnedClaim::new).collect();
+        let of = |claim: &Claim<'_>| {
+            // Held on to until all is answered, so that a release in between is known.
+            let record = self.records.of(claim.key, claim.owner);
+            Extension { claim: OwnedClaim::new(claim), undos: record.undos(), record }
+        };
+        let claims: Arc<[Extension]> = claims.iter().map(of).collect();
         let extended: Arc<OnceLock<Vec<bool>>> = Arc::default();
         let late: Late<Answers> = {
             let (core, claims, extended) = (Arc::clone(self), Arc::clone(&claims), Arc::clone(&extended));
@@ -50,34 +65,34 @@ impl Core {
         Ok(answers)
     }
 
-    async fn restore_all(self: Arc<Self>, index: usize, claims: Vec<OwnedClaim>) {
+    async fn restore_all(self: Arc<Self>, index: usize, claims: Vec<Extension>) {
         for claim in claims {
             Arc::clone(&self).restore(index, claim).await;
         }
     }
 
-    fn ask_to_extend(self: &Arc<Self>, index: usize, claims: &Arc<[OwnedClaim]>) -> BoxFuture<Answers> {
+    fn ask_to_extend(self: &Arc<Self>, index: usize, claims: &Arc<[Extension]>) -> BoxFuture<Answers> {
         if let Err(error) = self.nodes[index].check_crowd() {
             return Box::pin(ready(Err(error)));
         }
         let (core, claims) = (Arc::clone(self), Arc::clone(claims));
         Box::pin(async move {
-            let claims: Vec<_> = claims.iter().map(OwnedClaim::borrow).collect();
+            let claims: Vec<_> = claims.iter().map(|asked| asked.claim.borrow()).collect();
             core.nodes[index].store().extend(&claims).await
         })
     }
 
-    fn extended(self: &Arc<Self>, claim: &OwnedClaim, mut tally: Tally<Grant, ()>) -> Result<Option<Grant>> {
-        if let Some(record) = self.records.find(&claim.key, &claim.owner) {
-            // A release is on its way there.
-            let undone: Vec<_> = tally.yes.extract_if(.., |(index, _)| record.is_undoing(*index)).collect();
-            let error = Error::new(ErrorKind::Indeterminate, "an earlier request is still being undone");
-            tally.faults.extend(undone.into_iter().map(|(index, _)| (index, error.clone())));
-        }
+    fn extended(self: &Arc<Self>, asked: &Extension, mut tally: Tally<Grant, ()>) -> Result<Option<Grant>> {
+        // A release is or was on its way there, and may have come after the answer.
+        let undos = asked.record.undos();
+        let is_undone = |index: usize| undos[index].is_none() || undos[index] != asked.undos[index];
+        let undone: Vec<_> = tally.yes.extract_if(.., |(index, _)| is_undone(*index)).collect();
+        let error = Error::new(ErrorKind::Indeterminate, "an earlier request is still being undone");
+        tally.faults.extend(undone.into_iter().map(|(index, _)| (index, error.clone())));
         match tally.verdict(self, None) {
             Some(Verdict::Yes) => {
                 for (index, ()) in &tally.no {
-                    self.run_on(*index, Arc::clone(self).restore(*index, claim.clone()));
+                    self.run_on(*index, Arc::clone(self).restore(*index, asked.clone()));
                 }
                 let validities = tally.yes.iter().map(|(_, grant)| grant.validity).collect();
                 let mut extended = Grant::new(majority_of(validities, self.majority()));
@@ -96,8 +111,8 @@ impl Core {
     }
 
     /// Gives a lease back to a node that lost it, when a majority of the others has just extended it.
-    async fn restore(self: Arc<Self>, index: usize, claim: OwnedClaim) {
-        let record = self.records.of(&claim.key, &claim.owner);
+    async fn restore(self: Arc<Self>, index: usize, asked: Extension) {
+        let Extension { claim, record, .. } = asked;
         let Some(_restoring) = record.restore(index) else { return };
         let claim = claim.borrow();
         let remains = match timeout(LINGER, self.nodes[index].store().acquire(&claim.waits(false))).await {
@@ -127,7 +142,7 @@ impl Core {
 }
 
 /// The claims that were extended, but not on a node that answered too late to be counted.
-fn missed(claims: &[OwnedClaim], extended: Option<&Vec<bool>>, answers: Option<Answers>) -> Vec<OwnedClaim> {
+fn missed(claims: &[Extension], extended: Option<&Vec<bool>>, answers: Option<Answers>) -> Vec<Extension> {
     let (Some(Ok(answers)), Some(extended)) = (answers, extended) else { return Vec::new() };
     let claims = claims.iter().zip(extended).zip(answers);
     claims

@@ -133,15 +133,17 @@ impl Core {
             None => false,
         };
         if connection.is_none() {
-            self.look_at(index).await?;
-        } else if !is_known(&node.seen.lock()) {
+            // What others find later or earlier says nothing of this grant.
+            return self.check_seen(&self.look_at(index).await?);
+        }
+        if !is_known(&node.seen.lock()) {
             let _turn = node.looking.lock().await;
             if !is_known(&node.seen.lock()) {
                 self.look_at(index).await?;
             }
         }
         match &*node.seen.lock() {
-            Some(seen) if connection.is_none() || seen.connection == connection => self.check_seen(seen),
+            Some(seen) if seen.connection == connection => self.check_seen(seen),
             _ => Err(Error::new(ErrorKind::Unavailable, "its connection broke while it was looked at")),
         }
     }
@@ -151,7 +153,7 @@ impl Core {
         let look = |core: Arc<Self>, index: usize| -> BoxFuture<Result<()>> {
             Box::pin(async move {
                 let _turn = core.nodes[index].looking.lock().await;
-                core.look_at(index).await
+                core.look_at(index).await.map(|_| ())
             })
         };
         let is_enough = |said: &[Option<Result<()>>]| answered(said).count() >= self.majority();
@@ -159,13 +161,15 @@ impl Core {
         self.check_majority(&said)
     }
 
-    async fn look_at(&self, index: usize) -> Result<()> {
+    async fn look_at(&self, index: usize) -> Result<Seen> {
         let node = &self.nodes[index];
         let probe = node.store().probe().await.map_err(|error| {
             let message = format!("how long it has been up is not known: {}", error.message());
             Error::new(ErrorKind::Unavailable, message).with_source(error)
         })?;
         let now = self.clock.now();
+        // One after the other, so that of several names of one server exactly one is nobody's twin.
+        let _turn = self.recognizing.lock();
         let mut seen = node.seen.lock();
         let before = seen.take();
         let is_same = |before: &Seen| before.identity == probe.identity && before.connection == probe.connection;
@@ -178,17 +182,14 @@ impl Core {
             },
             (None, None) => None,
         };
-        let identity = probe.identity.clone();
-        *seen = Some(Seen { connection: probe.connection, identity: probe.identity, votes_from, twin: None });
-        drop(seen);
-        // Looked for only when this one can be found: of two at once, one at least finds the other.
-        let twin = self.nodes.iter().enumerate().filter(|(other, _)| *other != index).find(|(_, other)| {
-            identity.is_some() && other.seen.lock().as_ref().is_some_and(|seen| seen.identity == identity)
-        });
-        if let (Some((_, twin)), Some(seen)) = (twin, &mut *node.seen.lock()) {
-            seen.twin = Some(twin.name.clone());
-        }
-        Ok(())
+        let identity = &probe.identity;
+        let is_same_server = |seen: &Seen| identity.is_some() && seen.identity == *identity && seen.twin.is_none();
+        let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
+        let twin = others.find(|(_, other)| other.seen.lock().as_ref().is_some_and(is_same_server));
+        let twin = twin.map(|(_, twin)| twin.name.clone());
+        let found = Seen { connection: probe.connection, identity: probe.identity, votes_from, twin };
+        *seen = Some(found.clone());
+        Ok(found)
     }
 
     fn check_seen(&self, seen: &Seen) -> Result<()> {

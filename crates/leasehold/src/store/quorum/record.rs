@@ -42,6 +42,10 @@ struct State {
 struct AtNode {
     /// Releases that are sent and not answered: until they are, a grant may be gone as soon as it is given.
     undoing: u32,
+    /// How many were ever sent.
+    undos: u32,
+    /// Whether it gave a lease that nothing was done about since.
+    kept: bool,
     restoring: bool,
     loss: Option<Loss>,
 }
@@ -67,11 +71,6 @@ impl Records {
             *place = Arc::downgrade(&record);
             record
         })
-    }
-
-    /// The record of an owner, if anything is under way for it.
-    pub(super) fn find(&self, key: &Key, owner: &OwnerToken) -> Option<Arc<Record>> {
-        self.table.lock().get(&(key.clone(), owner.clone()))?.upgrade()
     }
 }
 
@@ -115,10 +114,17 @@ impl Record {
     pub(super) fn keep(&self, index: usize, loss: Option<Loss>) -> bool {
         let mut state = self.state.lock();
         if state.wanted {
-            state.by_node[index].loss = loss;
+            let node = &mut state.by_node[index];
+            (node.kept, node.loss) = (true, loss);
             self.changed.notify_waiters();
         }
         state.wanted
+    }
+
+    /// The nodes that gave a lease which was kept, and has to be given back if the owner does not get it.
+    pub(super) fn kept(&self) -> Vec<usize> {
+        let state = self.state.lock();
+        state.by_node.iter().enumerate().filter(|(_, node)| node.kept).map(|(index, _)| index).collect()
     }
 
     /// The flags of the nodes that gave one.
@@ -130,19 +136,31 @@ impl Record {
         self.state.lock().by_node[index].undoing > 0
     }
 
+    /// How many releases were ever sent to each node; `None` = one of them is not answered. What a node said counts only
+    /// if this is the same number before and after.
+    pub(super) fn undos(&self) -> Vec<Option<u32>> {
+        self.state.lock().by_node.iter().map(|node| (node.undoing == 0).then_some(node.undos)).collect()
+    }
+
     /// Begins to give back what stands on a node; `None` = it is wanted again.
     pub(super) fn undo(self: &Arc<Self>, index: usize) -> Option<Undoing> {
         let mut state = self.state.lock();
         if state.wanted {
             return None;
         }
-        state.by_node[index].undoing += 1;
-        Some(Undoing(Arc::clone(self), index))
+        Some(self.begin_undo(&mut state, index))
     }
 
     /// Begins to give back what stands on a node, wanted or not.
     pub(super) fn undo_anyway(self: &Arc<Self>, index: usize) -> Undoing {
-        self.state.lock().by_node[index].undoing += 1;
+        self.begin_undo(&mut self.state.lock(), index)
+    }
+
+    fn begin_undo(self: &Arc<Self>, state: &mut State, index: usize) -> Undoing {
+        let node = &mut state.by_node[index];
+        node.undoing += 1;
+        node.kept = false;
+        node.undos = node.undos.wrapping_add(1);
         Undoing(Arc::clone(self), index)
     }
 
