@@ -24,10 +24,16 @@ pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level
 
 pub mod memory;
 pub mod noop;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod note;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod watches;
 
 /// A place that keeps leases.
 ///

@@ -12,8 +12,8 @@ use super::fault;
 use super::link::{Answer, Link, Place, Request};
 use super::script::Call;
 use super::side::{SLOTS, slot};
-use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::watches::Watches;
 
 /// How often a request follows a key that moves before it gives up.
 const HOPS: usize = 10;

@@ -1,4 +1,4 @@
-//! Who on this connection wants to know when somebody changes a key: those who wait for it, and the one who holds it.
+//! Who in this process wants to know when somebody changes a key: those who wait for it, and the one who holds it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,7 +125,6 @@ impl Watches {
         }
     }
 
-    /// Drops a key that nobody watches.
     /// Somebody here removed whatever lease there was.
     pub(super) fn removed(&self, key: &Key) {
         if let Some(doubt) = self.touched(key.as_stored()) {
@@ -133,6 +132,7 @@ impl Watches {
         }
     }
 
+    /// Drops a key that nobody watches.
     fn forget(&self, key: &str, watch: &Arc<Watch>) {
         let keys = &mut self.0.lock().keys;
         // The map's and the caller's; others are made under the lock.
