@@ -24,6 +24,11 @@ if [ "$(id -u)" = 0 ]; then
     chown postgres "{dir}"
     as="setpriv --reuid=postgres --regid=postgres --clear-groups --pdeathsig KILL --"
 fi
+if [ ! -e data ] && [ -e copy ]; then
+    cp -R "$(cat copy)" data
+    [ -z "$as" ] || chown -R postgres data
+    chmod -R go= data
+fi
 if [ ! -e data/PG_VERSION ]; then
     $as "$bin/initdb" -D data -U postgres -A trust --no-sync --no-locale -E UTF8 >/dev/null
 fi
@@ -48,6 +53,24 @@ impl Postgres {
     /// It does not start.
     pub fn start(arguments: &[&str]) -> Self {
         Self(Self::builder(arguments).start().expect("postgres starts"))
+    }
+
+    /// Starts one with the data in a folder, as a copy.
+    ///
+    /// # Panics
+    ///
+    /// It does not start.
+    pub fn copy(data: &Path, arguments: &[&str]) -> Self {
+        Self(Self::builder(arguments).file("copy", data.to_string_lossy()).start().expect("postgres starts"))
+    }
+
+    /// The folder of the server's programs.
+    ///
+    /// # Panics
+    ///
+    /// It is not installed.
+    pub fn programs() -> std::path::PathBuf {
+        program().parent().expect("a program is in a folder").to_owned()
     }
 
     /// How to start one.
@@ -90,7 +113,9 @@ impl Drop for Postgres {
 fn program() -> std::path::PathBuf {
     let known = std::env::var_os("LEASEHOLD_TEST_POSTGRES").map(Into::into);
     let installed = || Server::find("postgres").or_else(|| newest(Path::new("/usr/lib/postgresql")));
-    known.or_else(installed).expect("postgres is installed")
+    let program: std::path::PathBuf = known.or_else(installed).expect("postgres is installed");
+    // Its companions are where it is, not where a link to it is.
+    program.canonicalize().expect("postgres is installed")
 }
 
 fn newest(folder: &Path) -> Option<std::path::PathBuf> {
