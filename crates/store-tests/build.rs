@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// What is looked for: a `cfg`, the variable that names the program, and the name under which it is looked for in `PATH`.
-const PROGRAMS: [(&str, &str, Option<&str>); 3] = [
+const PROGRAMS: [(&str, &str, Option<&str>); 4] = [
     ("has_redis_server", "LEASEHOLD_TEST_REDIS_SERVER", Some("redis-server")),
     ("has_valkey_server", "LEASEHOLD_TEST_VALKEY_SERVER", Some("valkey-server")),
+    ("has_pgbouncer", "LEASEHOLD_TEST_PGBOUNCER", Some("pgbouncer")),
     // A Python with the package `redis`, which not every Python has.
     ("has_redis_python", "LEASEHOLD_TEST_PYTHON", None),
 ];

@@ -1,7 +1,7 @@
 //! Servers for the tests of this crate.
 //!
 //! A test that needs one says so: `#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]`, and
-//! likewise `has_valkey_server`, `has_redis_python` and `has_postgres`; see `build.rs`.
+//! likewise `has_valkey_server`, `has_redis_python`, `has_postgres` and `has_pgbouncer`; see `build.rs`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test")]
 
@@ -12,11 +12,13 @@ use std::time::Duration;
 use leasehold::testkit::{Server, ServerBuilder};
 
 mod monitor;
+mod pooler;
 mod postgres;
 mod python;
 mod site;
 
 pub use self::monitor::Monitor;
+pub use self::pooler::Pooler;
 pub use self::postgres::{Postgres, Table};
 pub use self::python::RedisPy;
 pub use self::site::{Site, run};

@@ -11,7 +11,7 @@ use leasehold::store::Store;
 use leasehold::store::postgres::PostgresStore;
 use leasehold::testkit::Proxy;
 use leasehold::testkit::conformance::{Fixture, Outage};
-use store_tests::Table;
+use store_tests::{Pooler, Table};
 
 /// What every machine keeps up with.
 const TTL: Duration = Duration::from_millis(300);
@@ -19,6 +19,35 @@ const TTL: Duration = Duration::from_millis(300);
 leasehold::conformance! {
     #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
     postgres_table, Remote::new(Table::new()), without: [places]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_sessions, Pooled(Pooler::start(Table::new(), "session")), without: [outages, places]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_transactions, Pooled(Pooler::start(Table::new(), "transaction")), without: [outages, places, wakes]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_statements, Pooled(Pooler::start(Table::new(), "statement")), without: [outages, places, wakes]
+}
+
+/// A database of its own behind a pooler.
+struct Pooled(Pooler);
+
+#[async_trait]
+impl Fixture for Pooled {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(PostgresStore::connect(&self.0.url()).await?))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
 }
 
 /// A database of its own behind a network that can fail.

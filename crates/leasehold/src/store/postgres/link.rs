@@ -25,8 +25,8 @@ use crate::store::watches::{Doubt, Watches};
 /// How long the server may take to be reached and to let us in, where the caller sets no limit of its own.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A notification that has not come after this long does not come: hundreds of times of what one takes.
-const HEARING: Duration = Duration::from_secs(1);
+/// A notification that has not come after this long does not come: a hundred times of what one takes.
+const HEARING: Duration = Duration::from_millis(500);
 
 /// How long after the loss of the connection that hears another one is tried, and again after each failure.
 const PAUSE: Duration = Duration::from_secs(1);
