@@ -24,6 +24,7 @@ if [ "$(id -u)" = 0 ]; then
     chown postgres "{dir}"
     as="setpriv --reuid=postgres --regid=postgres --clear-groups --pdeathsig KILL --"
 fi
+[ ! -e prepare.sh ] || . ./prepare.sh
 if [ ! -e data ] && [ -e copy ]; then
     cp -R "$(cat copy)" data
     [ -z "$as" ] || chown -R postgres data
@@ -53,6 +54,17 @@ impl Postgres {
     /// It does not start.
     pub fn start(arguments: &[&str]) -> Self {
         Self(Self::builder(arguments).start().expect("postgres starts"))
+    }
+
+    /// Starts one with these files in its directory, after a script there.
+    ///
+    /// # Panics
+    ///
+    /// It does not start.
+    pub fn prepared(script: &str, arguments: &[&str], files: &[(&str, String)]) -> Self {
+        let with = |builder: ServerBuilder, (name, content): &(&str, String)| builder.file(*name, content);
+        let builder = Self::builder(arguments).file("prepare.sh", script);
+        Self(files.iter().fold(builder, with).start().expect("postgres starts"))
     }
 
     /// Starts one with the data in a folder, as a copy.
@@ -172,7 +184,16 @@ impl Table {
     ///
     /// It does not start.
     pub fn alone(arguments: &[&str]) -> Self {
-        Self::on(Arc::new(Postgres::start(arguments)), "d".to_owned())
+        Self::of(Postgres::start(arguments))
+    }
+
+    /// An empty database of this server.
+    ///
+    /// # Panics
+    ///
+    /// It cannot be made.
+    pub fn of(server: Postgres) -> Self {
+        Self::on(Arc::new(server), "d".to_owned())
     }
 
     fn on(server: Arc<Postgres>, database: String) -> Self {

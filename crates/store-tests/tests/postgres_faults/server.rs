@@ -169,3 +169,23 @@ fn a_locked_table_is_an_error_and_never_contention() {
         assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
     });
 }
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn waiters_do_not_hold_up_an_index_that_is_made_concurrently() {
+    run(async {
+        let table = Table::new();
+        let (locks, others) = (manager(&table.url(), LONG).await, manager(&table.url(), LONG).await);
+        let guard = locks.lock("migration").try_acquire().await.unwrap().unwrap();
+        let lock = others.lock("migration");
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let client = table.client().await;
+        client.batch_execute("CREATE TABLE big AS SELECT generate_series(1, 1000) AS number").await.unwrap();
+        let index = client.batch_execute("CREATE INDEX CONCURRENTLY ON big (number)");
+        soon("the index", index).await.unwrap();
+        assert!(!waiter.is_finished());
+        guard.release().await.unwrap();
+        soon("the waiter", waiter).await.unwrap().release().await.unwrap();
+    });
+}
