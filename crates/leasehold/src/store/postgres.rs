@@ -79,18 +79,20 @@ impl PostgresStore {
         Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
     }
 
-    /// Connects as `config` says, on connections of its own, and uses the table `public.leasehold`, which is made if it
-    /// is missing. A server whose encryption the configuration requires has to be known to the system's authorities.
+    /// Connects as `config` says, on connections of its own, and uses this table of this schema, which is made if it is
+    /// missing. A server whose encryption the configuration requires has to be known to the system's authorities.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// As [`connect`](Self::connect), and [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a name that
+    /// the URL's options `schema` and `table` would not take.
     ///
     /// # Cancel safety
     ///
     /// As [`connect`](Self::connect).
-    pub async fn from_config(config: Config) -> Result<Self> {
-        Self::over(Place::of(config).map_err(while_connecting)?, Names::default()).await
+    pub async fn from_config(config: Config, schema: &str, table: &str) -> Result<Self> {
+        let names = Names::default().schema(schema).and_then(|names| names.table(table)).map_err(while_connecting)?;
+        Self::over(Place::of(config).map_err(while_connecting)?, names).await
     }
 
     /// The statements that make the tables, for a user who may: with the URL's options `schema` and `table`, or

@@ -88,6 +88,9 @@ fn schemas_and_tables_keep_leases_apart() {
         let other = config::open(&table.url()).await.unwrap().build().unwrap();
         let guard = one.lock("k").try_acquire().await.unwrap().unwrap();
         other.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        let configured: tokio_postgres::Config = table.url().parse().unwrap();
+        let store = PostgresStore::from_config(configured, "tenant_1", "locks").await.unwrap();
+        assert_eq!(store.list("", leasehold::store::Page::first(9)).await.unwrap().entries.len(), 1);
         let again = config::open(&url).await.unwrap().build().unwrap();
         assert!(again.lock("k").try_acquire().await.unwrap().is_none());
         guard.release().await.unwrap();
@@ -128,6 +131,38 @@ fn a_table_that_is_dropped_is_told_and_made_anew_with_higher_tokens() {
         assert!(error.to_string().contains("tables for leases are gone"), "{error}");
         let next = locks.lock("k").try_acquire().await.unwrap().unwrap();
         assert!(next.fencing_token() > guard.fencing_token());
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn tokens_of_a_key_grow_when_the_sequence_is_set_back() {
+    run(async {
+        let table = Table::new();
+        let locks = manager(&table.url(), LONG).await;
+        let client = table.client().await;
+        let mut last = None;
+        for way in ["release", "hand over", "force release", "release"] {
+            let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+            assert!(guard.fencing_token() > last, "{way}");
+            last = guard.fencing_token();
+            client.batch_execute("SELECT setval('leasehold_fence', 1)").await.unwrap();
+            match way {
+                "release" => guard.release().await.unwrap(),
+                "hand over" => {
+                    let token = guard.hand_over().await.unwrap();
+                    let taken = locks.lock("k").resume(&token).await.unwrap();
+                    assert!(taken.fencing_token() > last, "{way}");
+                    last = taken.fencing_token();
+                    taken.release().await.unwrap();
+                }
+                _ => {
+                    let floor = locks.force_release("k", None).await.unwrap().unwrap().fence_floor;
+                    assert!(floor > last, "{way}");
+                    last = floor;
+                }
+            }
+        }
     });
 }
 

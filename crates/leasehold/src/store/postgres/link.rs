@@ -191,6 +191,7 @@ impl Link {
         if !tokio::time::timeout(HEARING, probe).await.unwrap_or(false) {
             return Ok(false);
         }
+        stay_open(&ear).await;
         self.keep_hearing(Some((ear, heard)));
         Ok(true)
     }
@@ -277,11 +278,21 @@ async fn hear_on(link: Weak<Link>, mut ear: Option<Ear>) {
             strong.settle(strong.watches.all_touched());
             drop(strong);
             match opened {
-                Ok(opened) => break Some(opened),
+                Ok(opened) => {
+                    stay_open(&opened.0).await;
+                    break Some(opened);
+                }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         };
     }
+}
+
+/// Nothing is ever asked here, so that a limit for idle sessions would end it again and again. Where the server knows none,
+/// or will not be told, it is opened anew.
+async fn stay_open(ear: &Wire) {
+    let statement = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'";
+    ear.ask(statement, &[]).await.ok();
 }
 
 impl Drop for Link {

@@ -1,5 +1,6 @@
 -- Reads first: a claim that is refused writes nothing. The token is drawn once the row is ours alone (ON CONFLICT locks
--- it before SET is evaluated), so that it is higher than that of whoever held the row in between.
+-- it before SET is evaluated), so that it is higher than that of whoever held the row in between; and it is higher than
+-- the row's last one even if the sequence was set back.
 WITH held AS MATERIALIZED (
     SELECT owner, expires FROM {leases} WHERE key = $1 AND owner <> '' AND expires > clock_timestamp()
 ), granted AS (
@@ -10,7 +11,7 @@ WITH held AS MATERIALIZED (
     ON CONFLICT (key) DO UPDATE SET
         owner = $2,
         fence = CASE WHEN lease.owner = $2 AND lease.expires > clock_timestamp()
-            THEN lease.fence ELSE nextval('{fence}') END,
+            THEN lease.fence ELSE greatest(nextval('{fence}'), lease.fence + 1) END,
         expires = CASE WHEN lease.owner = $2 THEN greatest(lease.expires,
             clock_timestamp() + $3 * interval '1 microsecond')
             ELSE clock_timestamp() + $3 * interval '1 microsecond' END,

@@ -3,7 +3,8 @@ WITH held AS MATERIALIZED (
     WHERE key = $1 AND owner <> '' AND expires > clock_timestamp() AND ($2::bytea IS NULL OR owner = $2)
     FOR UPDATE
 ), freed AS (
-    UPDATE {leases} AS lease SET owner = '', expires = clock_timestamp(), holder = '', fence = nextval('{fence}')
+    UPDATE {leases} AS lease SET owner = '', expires = clock_timestamp(), holder = '',
+        fence = greatest(nextval('{fence}'), lease.fence + 1)
     FROM held WHERE lease.key = held.key
     RETURNING lease.fence AS floor
 )

@@ -1,7 +1,7 @@
 WITH passed AS (
     UPDATE {leases} AS lease SET
         owner = $2,
-        fence = CASE WHEN lease.owner = $2 THEN lease.fence ELSE nextval('{fence}') END,
+        fence = CASE WHEN lease.owner = $2 THEN lease.fence ELSE greatest(nextval('{fence}'), lease.fence + 1) END,
         expires = CASE WHEN lease.owner = $2
             THEN greatest(lease.expires, clock_timestamp() + $3 * interval '1 microsecond')
             ELSE clock_timestamp() + $3 * interval '1 microsecond' END,
