@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+mod clock;
 mod encryption;
 mod network;
 mod refusals;
