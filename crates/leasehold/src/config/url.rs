@@ -141,7 +141,7 @@ impl<'a> Parts<'a> {
                         _ => address.or_password(Some(read(value.as_ref())?)),
                     };
                 }
-                Ok(postgres::PostgresStore::connect_to(address.or_password(password)).await?.into())
+                postgres::open(address.or_password(password)).await
             }
             #[cfg(feature = "redis")]
             _ if self.scheme.feature == "redis" => {

@@ -24,6 +24,7 @@ use tokio_postgres::{Config, Row};
 
 pub(crate) use self::address::Address;
 use self::address::Place;
+pub use self::advisory::PostgresAdvisoryStore;
 use self::fault::Effect;
 use self::layout::{Facts, Names};
 use self::link::Link;
@@ -33,11 +34,12 @@ use crate::error::{Error, Operation, Result};
 use crate::store::watches::Ear;
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
-    Scope, Store, Waiting, Wake, note,
+    Scope, SharedStore, Store, Waiting, Wake, note,
 };
 use crate::types::{Key, OwnerToken};
 
 mod address;
+mod advisory;
 mod answer;
 mod fault;
 mod layout;
@@ -105,7 +107,7 @@ impl PostgresStore {
         Ok(Names::default().schema(schema)?.table(table)?.create())
     }
 
-    pub(crate) async fn connect_to(address: Address) -> Result<Self> {
+    async fn connect_to(address: Address) -> Result<Self> {
         let (place, names) = address.place().map_err(while_connecting)?;
         Self::over(place, names).await
     }
@@ -115,7 +117,7 @@ impl PostgresStore {
         Box::pin(async move {
             let link = Link::to(place, names);
             let (_, facts) = link.wire().await.map_err(while_connecting)?;
-            let hears = link.hear().await.map_err(while_connecting)?;
+            let hears = link.hear().await.map_err(while_connecting)? && facts.may_wait;
             Ok(Self { link, facts, waiting: if hears { Waiting::Hint } else { Waiting::Poll } })
         })
     }
@@ -294,6 +296,15 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").field("waiting", &self.waiting).finish_non_exhaustive()
     }
+}
+
+/// Opens what the address asks for.
+pub(crate) async fn open(address: Address) -> Result<SharedStore> {
+    Ok(if address.is_advisory() {
+        PostgresAdvisoryStore::connect_to(address).await?.into()
+    } else {
+        PostgresStore::connect_to(address).await?.into()
+    })
 }
 
 /// A claim as statements take it.

@@ -31,6 +31,14 @@ pub(crate) struct Address {
     /// Certificates of authorities to be trusted instead of the system's.
     ca_file: Option<PathBuf>,
     names: Names,
+    mode: Mode,
+}
+
+/// What keeps the leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Table,
+    Advisory,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +77,7 @@ impl Address {
             encryption: None,
             ca_file: None,
             names: Names::default(),
+            mode: Mode::Table,
         })
     }
 
@@ -78,11 +87,17 @@ impl Address {
         self
     }
 
-    pub(crate) fn mode(self, mode: &str) -> Result<Self> {
-        match mode {
-            "table" => Ok(self),
-            _ => Err(invalid("option \"mode\" is none that there is: write table, or leave it out")),
-        }
+    pub(crate) fn mode(mut self, mode: &str) -> Result<Self> {
+        self.mode = match mode {
+            "table" => Mode::Table,
+            "advisory" => Mode::Advisory,
+            _ => return Err(invalid("option \"mode\" is none that there is: write table or advisory")),
+        };
+        Ok(self)
+    }
+
+    pub(super) fn is_advisory(&self) -> bool {
+        self.mode == Mode::Advisory
     }
 
     pub(crate) fn schema(mut self, name: &str) -> Result<Self> {

@@ -59,7 +59,7 @@ pub(super) fn time(micros: i64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))
 }
 
-fn token(number: i64, effect: Effect) -> Result<FencingToken> {
+pub(super) fn token(number: i64, effect: Effect) -> Result<FencingToken> {
     u64::try_from(number).map(FencingToken::new).map_err(|_| fault::unexpected(effect))
 }
 

@@ -74,6 +74,7 @@ impl Names {
             .replace("{waits}", &name("_waits"))
             .replace("{channel}", &self.channel())
             .replace("{version}", VERSION)
+            .replace("{is_session}", "current_setting('leasehold.session', true) = $1")
             .replace("{holder}", "key, owner, fence, {micros_until_expires}, {since}, {renewed}, holder")
             .replace(
                 "{micros_until_expires}",
@@ -111,6 +112,7 @@ pub(super) struct Statements {
     pub(super) mark: String,
     pub(super) tell: String,
     pub(super) sweep: String,
+    pub(super) try_lock: String,
 }
 
 impl Statements {
@@ -132,6 +134,7 @@ impl Statements {
             mark: fill_in(include_str!("sql/mark.sql")),
             tell: fill_in(include_str!("sql/tell.sql")),
             sweep: fill_in(include_str!("sql/sweep.sql")),
+            try_lock: fill_in(include_str!("sql/try_lock.sql")),
         }
     }
 }

@@ -173,10 +173,7 @@ impl Link {
     /// Begins to hear what others tell. `false` = nothing would ever be heard, as behind a pooler that lends a connection
     /// to each transaction.
     pub(super) async fn hear(self: &Arc<Self>) -> Result<bool> {
-        let (wire, facts) = self.wire().await?;
-        if !facts.may_wait {
-            return Ok(false);
-        }
+        let (wire, _) = self.wire().await?;
         let (ear, mut heard) = self.limited(self.open_ear()).await?;
         let (channel, payload) = (self.names.channel(), format!("{PROBE}{}", self.id));
         wire.ask("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)]).await.map_err(fault::of_look)?;

@@ -5,13 +5,14 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 
 /// A connection on which a request was given up, and on which nothing came for this long, is replaced before the next
 /// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl.
@@ -32,6 +33,8 @@ pub(super) struct Wire {
     client: Client,
     /// What reads it.
     task: AbortHandle,
+    /// Closed when that ends.
+    over: watch::Receiver<()>,
     ended: AtomicBool,
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
     silent_since: AtomicU64,
@@ -45,7 +48,9 @@ impl Wire {
         mut heard: impl FnMut(Option<Notification>) + Send + 'static,
     ) -> Result<Self, Error> {
         let (client, mut connection) = config.connect(tls).await?;
+        let (reading, over) = watch::channel(());
         let task = tokio::spawn(async move {
+            let _reading = reading;
             loop {
                 match poll_fn(|context| connection.poll_message(context)).await {
                     Some(Ok(AsyncMessage::Notification(notification))) => heard(Some(notification)),
@@ -55,7 +60,13 @@ impl Wire {
                 }
             }
         });
-        Ok(Self { client, task: task.abort_handle(), ended: AtomicBool::new(false), silent_since: AtomicU64::new(0) })
+        Ok(Self {
+            client,
+            task: task.abort_handle(),
+            over,
+            ended: AtomicBool::new(false),
+            silent_since: AtomicU64::new(0),
+        })
     }
 
     /// Runs a statement, unnamed and in one round trip, so that it works through every pooler.
@@ -88,7 +99,14 @@ impl Wire {
         !self.is_silent() && !self.ended.load(Ordering::Acquire) && !self.client.is_closed()
     }
 
-    fn is_silent(&self) -> bool {
+    /// Resolves when the connection has ended.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut over = self.over.clone();
+        async move { while over.changed().await.is_ok() {} }
+    }
+
+    /// Whether a request was given up, and nothing came since.
+    pub(super) fn is_silent(&self) -> bool {
         let since = self.silent_since.load(Ordering::Acquire);
         since != 0 && Clock::system().now().as_nanos().saturating_sub(since) > nanos(SILENCE)
     }
@@ -96,6 +114,18 @@ impl Wire {
     /// It is not to be used for anything new.
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+
+    /// Ends the connection at once, whatever is under way.
+    pub(super) fn cut(&self) {
+        self.end();
+        self.task.abort();
+    }
+
+    /// Somebody gave up a request that was sent then, and that goes on without him.
+    pub(super) fn given_up(&self, sent: Moment) {
+        // The oldest counts.
+        self.silent_since.compare_exchange(0, sent.as_nanos(), Ordering::AcqRel, Ordering::Acquire).ok();
     }
 }
 
@@ -117,13 +147,13 @@ impl fmt::Debug for Wire {
 /// A request under way, which may be given up.
 struct Flight<'a> {
     wire: &'a Wire,
-    sent: u64,
+    sent: Moment,
     landed: bool,
 }
 
 impl<'a> Flight<'a> {
     fn new(wire: &'a Wire) -> Self {
-        Self { wire, sent: Clock::system().now().as_nanos(), landed: false }
+        Self { wire, sent: Clock::system().now(), landed: false }
     }
 
     fn landed<T>(mut self, answer: Result<T, Error>) -> Result<T, Error> {
@@ -139,8 +169,7 @@ impl<'a> Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if !self.landed {
-            // The oldest counts.
-            self.wire.silent_since.compare_exchange(0, self.sent, Ordering::AcqRel, Ordering::Acquire).ok();
+            self.wire.given_up(self.sent);
         }
     }
 }
