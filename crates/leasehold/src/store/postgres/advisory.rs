@@ -224,10 +224,9 @@ impl Store for PostgresAdvisoryStore {
         let Some(row) = self.backend(id).await? else { return Ok(Inspection::default()) };
         let pid: i32 = answer::get(&row, 0, Effect::Look)?;
         let shown = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let mut info = HolderInfo::default();
-        info.host = shown(answer::get(&row, 2, Effect::Look)?);
-        info.label =
-            Some(format!("backend {pid} {}", answer::get::<&str>(&row, 1, Effect::Look)?).trim_end().to_owned());
+        let label = format!("backend {pid} {}", answer::get::<&str>(&row, 1, Effect::Look)?).trim_end().to_owned();
+        let host = shown(answer::get(&row, 2, Effect::Look)?);
+        let info = HolderInfo { host, label: Some(label), ..HolderInfo::default() };
         // The server knows the session, not the owner.
         let owner =
             OwnerToken::from_bytes(format!("backend {pid}").as_bytes()).map_err(|_| fault::unexpected_look())?;
