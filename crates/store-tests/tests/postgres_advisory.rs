@@ -289,6 +289,50 @@ fn a_black_hole_ends_the_session_and_frees_its_locks() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn slow_answers_cost_no_lock() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let locks = manager(&table.url_at(proxy.address())).await;
+        let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+        for _ in 0..3 {
+            proxy.replies().delay(Duration::from_millis(600));
+            let lock = locks.lock("given up");
+            assert!(tokio::time::timeout(Duration::from_millis(100), lock.try_acquire()).await.is_err());
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            // Meanwhile others make a connection of their own.
+            soon("a look", locks.holder("other")).await.unwrap();
+            proxy.heal();
+            let other = soon("another lock", locks.lock("other").acquire()).await.unwrap();
+            guard.check().unwrap();
+            guard.extend(SOON).await.unwrap();
+            other.release().await.unwrap();
+        }
+        guard.release().await.unwrap();
+        none_held(&table).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn tables_that_are_dropped_are_made_anew() {
+    run(async {
+        let table = Table::new();
+        let locks = manager(&table.url()).await;
+        let last = locks.lock("k").try_acquire().await.unwrap().unwrap();
+        let token = last.fencing_token();
+        last.release().await.unwrap();
+        let drop = "DROP TABLE leasehold, leasehold_waits; DROP SEQUENCE leasehold_fence";
+        table.client().await.batch_execute(drop).await.unwrap();
+        let error = locks.lock("k").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        none_held(&table).await;
+        assert!(locks.lock("k").try_acquire().await.unwrap().unwrap().fencing_token() > token);
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn what_is_lost_on_the_way_leaves_no_lock() {
     run(async {
         let table = Table::new();

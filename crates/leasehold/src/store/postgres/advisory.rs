@@ -53,7 +53,7 @@ impl PostgresAdvisoryStore {
     ///
     /// # Errors
     ///
-    /// As there, and [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) behind a pooler that lends a connection to each
+    /// As there, and [`ErrorKind::Rejected`] behind a pooler that lends a connection to each
     /// transaction: a lock would be left behind on it, and be everybody's.
     ///
     /// # Cancel safety
@@ -101,22 +101,20 @@ impl PostgresAdvisoryStore {
     /// The session; a new one if there is none that is known to stand.
     async fn session(&self) -> Result<Arc<Session>> {
         let _turn = self.beginning.lock().await;
-        if let Some(session) = self.standing() {
+        let known = self.session.lock().clone();
+        if let Some(session) = &known {
             session.settle().await;
+            if !session.has_ended() {
+                return Ok(Arc::clone(session));
+            }
         }
         let (wire, _) = self.link.wire().await?;
-        let known = self.session.lock().clone();
-        match known {
-            Some(session) if session.is_on(&wire) => return Ok(session),
-            Some(session) => {
-                session.end();
-                // It may be there still, without a way to it; what it holds is nobody's.
-                let (pid, start) = session.backend();
-                let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                    WHERE pid = $1 AND backend_start::text = $2";
-                self.link.look(end, &[(pid, Type::INT4), (start, Type::TEXT)]).await.ok();
-            }
-            None => {}
+        if let Some(session) = known {
+            // It may be there still, without a way to it; what it holds is nobody's.
+            let (pid, start) = session.backend();
+            let end =
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
+            self.link.look(end, &[(pid, Type::INT4), (start, Type::TEXT)]).await.ok();
         }
         let session = Session::begin(&self.link, &wire).await?;
         *self.session.lock() = Some(Arc::clone(&session));

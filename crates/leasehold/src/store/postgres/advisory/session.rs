@@ -90,10 +90,6 @@ impl Session {
         Ok(session)
     }
 
-    pub(super) fn is_on(&self, wire: &Arc<Wire>) -> bool {
-        Arc::ptr_eq(&self.wire, wire) && !self.has_ended()
-    }
-
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -103,9 +99,13 @@ impl Session {
         &self.backend
     }
 
-    /// Looks whether the other end is there, if there is a doubt.
+    /// Looks whether the other end is there, if there is a doubt. Ends a session that is good for nothing new, unless it
+    /// holds something.
     pub(super) async fn settle(&self) {
         if self.wire.is_silent() && !matches!(tokio::time::timeout(PATIENCE, self.check()).await, Ok(Ok(()))) {
+            self.end();
+        }
+        if !self.wire.stands() && self.losses.lock().is_empty() {
             self.end();
         }
     }
