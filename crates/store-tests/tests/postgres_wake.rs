@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresStore;
-use leasehold::store::{Attempt, Claim, Store};
+use leasehold::store::{Attempt, Claim, Store, Wake};
 use leasehold::{Backoff, Jitter, Key, LockGuard, LockManager, LostReason, OwnerToken};
 use store_tests::{Table, run};
 use tokio::task::JoinHandle;
@@ -79,6 +79,32 @@ fn every_release_wakes_one_who_waits() {
         let tasks = [told(&table).await, told(&table).await, told(&table).await].map(|locks| tokio::spawn(work(locks)));
         for task in tasks {
             task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn no_release_falls_between_a_refusal_and_its_mark() {
+    run(async {
+        let table = Table::new();
+        let (holder, waiter) = (table.store().await, table.store().await);
+        for round in 0..1500_u64 {
+            // A key that nobody has marked.
+            let key = Key::new("", &format!("k{round}")).unwrap();
+            let (first, second) = (OwnerToken::mint().unwrap(), OwnerToken::mint().unwrap());
+            assert!(matches!(holder.acquire(&Claim::new(&key, &first, LONG)).await.unwrap(), Attempt::Acquired(_)));
+            let release = async {
+                tokio::time::sleep(Duration::from_micros(round * 7 % 1500)).await;
+                holder.release(&key, &first).await.unwrap()
+            };
+            let claim = Claim::new(&key, &second, LONG).waits(true);
+            let (answer, released) = tokio::join!(waiter.acquire(&claim), release);
+            assert!(released);
+            if let Attempt::Contended(contention) = answer.unwrap() {
+                let Some(Wake::Hint(told)) = contention.wake else { panic!("nothing wakes") };
+                timeout(SOON, told).await.unwrap_or_else(|_| panic!("round {round} was not told of the release"));
+            }
         }
     });
 }
