@@ -259,7 +259,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) -> Result<()> {
-        self.link.close();
+        self.link.close().await;
         Ok(())
     }
 }

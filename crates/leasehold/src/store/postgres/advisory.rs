@@ -242,9 +242,9 @@ impl Store for PostgresAdvisoryStore {
     async fn close(&self) -> Result<()> {
         let session = self.session.lock().take();
         if let Some(session) = session {
-            session.end();
+            session.close();
         }
-        self.link.close();
+        self.link.close().await;
         Ok(())
     }
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -31,6 +31,9 @@ const HEARING: Duration = Duration::from_millis(500);
 /// How long after the loss of the connection that hears another one is tried, and again after each failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the connections may take to end in order.
+const FAREWELL: Duration = Duration::from_millis(250);
+
 /// Leases in doubt that are asked for at once.
 const DOUBTS: usize = 256;
 
@@ -38,6 +41,9 @@ const DOUBTS: usize = 256;
 const RELEASED: char = 'r';
 const REMOVED: char = 'x';
 const PROBE: char = 'p';
+
+/// A connection, and what its server is like.
+type Standing = (Arc<Wire>, Facts);
 
 /// A connection that hears, and what it heard.
 type Ear = (Wire, mpsc::UnboundedReceiver<String>);
@@ -49,14 +55,16 @@ pub(super) struct Link {
     pub(super) statements: Statements,
     /// What this store's own notifications are known by.
     id: String,
-    wire: Mutex<Option<(Arc<Wire>, Facts)>>,
+    wire: Mutex<Option<Standing>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
     is_closed: AtomicBool,
     pub(super) watches: Arc<Watches>,
     pub(super) marks: Marks,
     /// What hears of releases.
-    hearing: Mutex<Option<AbortHandle>>,
+    hearing: Mutex<Option<JoinHandle<()>>>,
+    /// Tells it to end.
+    silence: Arc<Notify>,
 }
 
 impl Link {
@@ -73,11 +81,12 @@ impl Link {
             watches: Arc::default(),
             marks: Marks::default(),
             hearing: Mutex::new(None),
+            silence: Arc::default(),
         })
     }
 
     /// The connection; a new one if there is none that is known to stand.
-    pub(super) async fn wire(self: &Arc<Self>) -> Result<(Arc<Wire>, Facts)> {
+    pub(super) async fn wire(self: &Arc<Self>) -> Result<Standing> {
         if let Some(wire) = self.standing() {
             return Ok(wire);
         }
@@ -92,13 +101,13 @@ impl Link {
         let before = self.wire.lock().replace(wire.clone());
         // Closed meanwhile: who closes looks after the flag is set.
         if self.is_closed.load(Ordering::Acquire) {
-            self.close();
+            drop(self.shut());
         }
         if before.is_some() {
             // The server may have been restarted, or be another one.
             self.marks.forget();
             // The task of another runtime may have ended with it.
-            if self.hearing.lock().as_ref().is_some_and(AbortHandle::is_finished) {
+            if self.hearing.lock().as_ref().is_some_and(JoinHandle::is_finished) {
                 self.keep_hearing(None);
             }
             self.settle(self.watches.all_touched());
@@ -106,15 +115,28 @@ impl Link {
         Ok(wire)
     }
 
-    /// Ends the connections for good.
-    pub(super) fn close(&self) {
+    /// Ends the connections for good, in order if that does not take long.
+    pub(super) async fn close(&self) {
+        let (wire, hearing) = self.shut();
+        let over = wire.map(|(wire, _)| wire.over());
+        let farewell = async {
+            if let Some(over) = over {
+                over.await;
+            }
+            if let Some(hearing) = hearing {
+                hearing.await.ok();
+            }
+        };
+        // The system ends them with the process if need be.
+        tokio::time::timeout(FAREWELL, farewell).await.ok();
+    }
+
+    fn shut(&self) -> (Option<Standing>, Option<JoinHandle<()>>) {
         self.is_closed.store(true, Ordering::Release);
-        let (wire, hearing) = (self.wire.lock().take(), self.hearing.lock().take());
-        drop(wire);
-        if let Some(hearing) = hearing {
-            hearing.abort();
-        }
+        let ended = (self.wire.lock().take(), self.hearing.lock().take());
+        self.silence.notify_one();
         self.watches.all_touched();
+        ended
     }
 
     /// Runs a statement that changes something.
@@ -194,10 +216,10 @@ impl Link {
     }
 
     fn keep_hearing(self: &Arc<Self>, ear: Option<Ear>) {
-        let task = tokio::spawn(hear_on(Arc::downgrade(self), ear)).abort_handle();
+        let task = tokio::spawn(hear_on(Arc::downgrade(self), Arc::clone(&self.silence), ear));
         *self.hearing.lock() = Some(task);
         if self.is_closed.load(Ordering::Acquire) {
-            self.close();
+            drop(self.shut());
         }
     }
 
@@ -229,12 +251,12 @@ impl Link {
         }
     }
 
-    fn standing(&self) -> Option<(Arc<Wire>, Facts)> {
+    fn standing(&self) -> Option<Standing> {
         self.wire.lock().clone().filter(|(wire, _)| wire.stands())
     }
 
     // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
-    fn connect(self: &Arc<Self>) -> BoxFuture<Result<(Arc<Wire>, Facts)>> {
+    fn connect(self: &Arc<Self>) -> BoxFuture<Result<Standing>> {
         let link = Arc::downgrade(self);
         let connecting = Arc::clone(self);
         Box::pin(async move {
@@ -259,17 +281,24 @@ impl Link {
 }
 
 /// Hears as long as there is somebody to tell, on a new connection where there is none.
-async fn hear_on(link: Weak<Link>, mut ear: Option<Ear>) {
+async fn hear_on(link: Weak<Link>, silence: Arc<Notify>, mut ear: Option<Ear>) {
     loop {
-        if let Some((_wire, heard)) = &mut ear {
-            while let Some(told) = heard.recv().await {
-                let Some(link) = link.upgrade() else { return };
+        if let Some((wire, mut heard)) = ear.take() {
+            loop {
+                let told = tokio::select! {
+                    told = heard.recv() => told,
+                    () = silence.notified() => {
+                        let over = wire.over();
+                        drop(wire);
+                        return over.await;
+                    }
+                };
+                let (Some(told), Some(link)) = (told, link.upgrade()) else { break };
                 link.heard(&told);
             }
         }
-        drop(ear);
         ear = loop {
-            let Some(strong) = link.upgrade() else { return };
+            let Some(strong) = link.upgrade().filter(|link| !link.is_closed.load(Ordering::Acquire)) else { return };
             let opened = strong.limited(strong.open_ear()).await;
             // Anything may have been told meanwhile.
             strong.settle(strong.watches.all_touched());

@@ -100,7 +100,7 @@ impl Wire {
     }
 
     /// Resolves when the connection has ended.
-    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut over = self.over.clone();
         async move { while over.changed().await.is_ok() {} }
     }

@@ -125,8 +125,13 @@ impl Session {
 
     /// Gives it up: its locks may be anybody's.
     pub(super) fn end(&self) {
-        self.ended.store(true, Ordering::Release);
         self.wire.cut();
+        self.close();
+    }
+
+    /// Lets it go: its locks are free once the connection has ended, which it does in order.
+    pub(super) fn close(&self) {
+        self.ended.store(true, Ordering::Release);
         for (_, loss) in std::mem::take(&mut *self.losses.lock()) {
             loss.raise(LostReason::ConnectionLost);
         }
