@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::store::postgres::PostgresStore;
+use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore};
 use leasehold::{LockManager, Renew};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
@@ -29,24 +29,31 @@ async fn main() {
         println!("LEASEHOLD_BENCH_URL names no server");
         return;
     };
-    println!("cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to a hand-written table");
+    println!(
+        "cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to the hand-written one before"
+    );
     for tasks in [1, 16, 64] {
-        let mut rates: [Vec<f64>; 3] = Default::default();
+        let mut rates: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             rates[0].push(advisory(&url, tasks).await);
             rates[1].push(raw(&url, tasks).await);
-            rates[2].push(engine(&url, tasks).await);
+            rates[2].push(engine(LockManager::new(PostgresStore::connect(&url).await.unwrap()), tasks).await);
+            rates[3].push(engine(LockManager::new(PostgresAdvisoryStore::connect(&url).await.unwrap()), tasks).await);
         }
         let rates = rates.map(median);
-        let names = ["try-advisory", "raw table", "table"];
-        let shown: Vec<_> =
-            names.iter().zip(rates).map(|(name, rate)| format!("{name} {rate:.0} ({:.2})", rate / rates[1])).collect();
-        println!("{tasks:3} tasks: {}", shown.join(", "));
+        let [try_lock, raw, table, advisory] = rates;
+        println!(
+            "{tasks:3} tasks: hand-written {raw:.0}, table {table:.0} ({:.2}); try-lock {try_lock:.0}, advisory {advisory:.0} ({:.2})",
+            table / raw,
+            advisory / try_lock
+        );
     }
     for (how, managers) in [("one process", 1), ("8 managers", 8)] {
-        let gaps = hand_over(&url, managers).await;
-        let (median, late) = (gaps[gaps.len() / 2], gaps[gaps.len() * 99 / 100]);
-        println!("8 waiters, {how}: gap median {median:.3} ms, p99 {late:.3} ms");
+        for mode in ["table", "advisory"] {
+            let gaps = hand_over(&url, mode, managers).await;
+            let (median, late) = (gaps[gaps.len() / 2], gaps[gaps.len() * 99 / 100]);
+            println!("{mode}, 8 waiters, {how}: gap median {median:.3} ms, p99 {late:.3} ms");
+        }
     }
 }
 
@@ -112,8 +119,7 @@ async fn raw(url: &str, tasks: usize) -> f64 {
     .await
 }
 
-async fn engine(url: &str, tasks: usize) -> f64 {
-    let manager = LockManager::new(PostgresStore::connect(url).await.unwrap());
+async fn engine(manager: LockManager, tasks: usize) -> f64 {
     turn(tasks, move |task| {
         let manager = manager.clone();
         async move {
@@ -125,13 +131,14 @@ async fn engine(url: &str, tasks: usize) -> f64 {
 }
 
 /// Gaps between release and the next grant in ms, sorted.
-async fn hand_over(url: &str, managers: usize) -> Vec<f64> {
+async fn hand_over(url: &str, mode: &str, managers: usize) -> Vec<f64> {
     let begin = Instant::now();
     let last = Arc::new(AtomicU64::new(0));
     let gaps = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let mut locks = Vec::new();
     for _ in 0..managers {
-        locks.push(LockManager::builder(PostgresStore::connect(url).await.unwrap()).renew(Renew::Off).build().unwrap());
+        let builder = leasehold::config::open(&format!("{url}?mode={mode}")).await.unwrap();
+        locks.push(builder.renew(Renew::Off).build().unwrap());
     }
     let mut set = JoinSet::new();
     for waiter in 0..8 {

@@ -122,15 +122,21 @@ fn a_table_that_is_dropped_is_told_and_made_anew_with_higher_tokens() {
     run(async {
         let table = Table::new();
         let locks = manager(&table.url(), LONG).await;
-        let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
         let client = table.client().await;
-        let drop = "DROP TABLE leasehold, leasehold_waits; DROP SEQUENCE leasehold_fence";
-        client.batch_execute(drop).await.unwrap();
-        let error = locks.lock("other").try_acquire().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
-        assert!(error.to_string().contains("tables for leases are gone"), "{error}");
-        let next = locks.lock("k").try_acquire().await.unwrap().unwrap();
-        assert!(next.fencing_token() > guard.fencing_token());
+        let mut last = None;
+        for drop in ["TABLE leasehold", "TABLE leasehold, leasehold_waits; DROP SEQUENCE leasehold_fence"] {
+            let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+            client.batch_execute(&format!("DROP {drop}")).await.unwrap();
+            let error = locks.lock("other").try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            assert!(error.to_string().contains("tables for leases are gone"), "{error}");
+            let next = locks.lock("k").try_acquire().await.unwrap().unwrap();
+            assert!(next.fencing_token() > last);
+            last = next.fencing_token();
+            next.release().await.unwrap();
+        }
     });
 }
 

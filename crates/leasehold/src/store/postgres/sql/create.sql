@@ -7,9 +7,9 @@ CREATE TABLE {leases} (
     renewed timestamptz NOT NULL,
     holder text NOT NULL
 ) WITH (fillfactor = 50);
-CREATE SEQUENCE {fence} AS bigint;
-SELECT setval('{fence}', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
-CREATE UNLOGGED TABLE {waits} (
+CREATE SEQUENCE IF NOT EXISTS {fence} AS bigint;
+SELECT setval('{fence}', greatest(nextval('{fence}'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));
+CREATE UNLOGGED TABLE IF NOT EXISTS {waits} (
     key text COLLATE "C" PRIMARY KEY,
     until timestamptz NOT NULL
 ) WITH (fillfactor = 50);
