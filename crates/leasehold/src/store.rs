@@ -27,11 +27,17 @@ pub(crate) use self::owned::OwnedClaim;
 
 pub mod memory;
 pub mod noop;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod note;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod watches;
 
 /// A place that keeps leases.
 ///

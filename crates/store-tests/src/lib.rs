@@ -1,7 +1,8 @@
 //! Servers for the tests of this crate.
 //!
 //! A test that needs one says so: `#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]`, and
-//! likewise `has_valkey_server`, `has_redis_python` and `has_node_redlock`; see `build.rs`.
+//! likewise `has_valkey_server`, `has_redis_python`, `has_node_redlock`, `has_postgres` and `has_pgbouncer`; see
+//! `build.rs`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test")]
 
@@ -15,6 +16,8 @@ mod cluster;
 mod direct;
 mod foreign;
 mod monitor;
+mod pooler;
+mod postgres;
 mod sentinels;
 mod site;
 mod suite;
@@ -23,6 +26,8 @@ pub use self::cluster::Cluster;
 pub use self::direct::{ask, patiently};
 pub use self::foreign::ForeignClient;
 pub use self::monitor::Monitor;
+pub use self::pooler::Pooler;
+pub use self::postgres::{Postgres, Table};
 pub use self::sentinels::Sentinels;
 pub use self::site::{Site, run};
 pub use self::suite::run_suite;

@@ -10,7 +10,7 @@ use crate::exit::{self, Failure};
 use crate::output;
 
 /// What is said about each scheme: an example, and what it is.
-const ABOUT: [(&str, &str, &str); 11] = [
+const ABOUT: [(&str, &str, &str); 13] = [
     ("memory", "memory:", "one process; this command refuses it"),
     ("noop", "noop:", "excludes nobody, for tests"),
     ("sqlite", "sqlite:///path", "a file: the processes of one machine"),
@@ -21,6 +21,8 @@ const ABOUT: [(&str, &str, &str); 11] = [
     ("rediss+cluster", "rediss+cluster://a,b", "the same, encrypted"),
     ("redis+sentinel", "redis+sentinel://a,b/name", "the primary that sentinels know"),
     ("rediss+sentinel", "rediss+sentinel://a,b/name", "the same, encrypted"),
+    ("postgres", "postgres://host/db", "a table of PostgreSQL"),
+    ("postgresql", "postgresql://host/db", "the same"),
     ("redlock", "redlock://a,b,c", "a majority of independent servers"),
 ];
 

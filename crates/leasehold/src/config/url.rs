@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use url::form_urlencoded;
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 use super::environment::read;
 use super::redact::{is_scheme, split_at_mark};
 #[cfg(feature = "redis")]
@@ -14,6 +14,8 @@ use crate::error::Result;
 use crate::store::SharedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::noop::NoopStore;
+#[cfg(feature = "postgres")]
+use crate::store::postgres;
 #[cfg(feature = "redis")]
 use crate::store::redis::{Address, RedisStore};
 #[cfg(feature = "sqlite")]
@@ -31,17 +33,23 @@ pub(super) struct Scheme {
     options: &'static [&'static str],
 }
 
-pub(super) static SCHEMES: [Scheme; 11] = {
+pub(super) static SCHEMES: [Scheme; 13] = {
     const fn scheme(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "", is_compiled: true, options }
     }
     const fn redis(name: &'static str, options: &'static [&'static str]) -> Scheme {
         Scheme { name, feature: "redis", is_compiled: cfg!(feature = "redis"), options }
     }
+    const fn postgres(name: &'static str) -> Scheme {
+        let options = &["ca_file", "mode", PASSWORD_FILE, "schema", "sslmode", "table"];
+        Scheme { name, feature: "postgres", is_compiled: cfg!(feature = "postgres"), options }
+    }
     [
         scheme("memory", &[]),
         scheme("noop", &[]),
         Scheme { name: "sqlite", feature: "sqlite", is_compiled: cfg!(feature = "sqlite"), options: &[] },
+        postgres("postgres"),
+        postgres("postgresql"),
         redis("redis", &[PASSWORD_FILE, WAIT_REPLICAS]),
         redis("rediss", &["ca_file", PASSWORD_FILE, WAIT_REPLICAS]),
         redis("redis+unix", &["db", PASSWORD_FILE, "user", WAIT_REPLICAS]),
@@ -113,7 +121,7 @@ impl<'a> Parts<'a> {
     /// Opens the store; the password is for a URL that holds none.
     pub(super) async fn open(&self, password: Option<String>) -> Result<SharedStore> {
         let (scheme, place) = (self.scheme.name, self.place);
-        #[cfg(not(feature = "redis"))]
+        #[cfg(not(any(feature = "postgres", feature = "redis")))]
         drop(password);
         match scheme {
             "memory" => no_place(scheme, place).map(|()| MemoryStore::new().into()),
@@ -123,6 +131,21 @@ impl<'a> Parts<'a> {
                 None => SqliteStore::open_default().await?.into(),
                 Some(path) => SqliteStore::open(path).await?.into(),
             }),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                let mut address = postgres::Address::parse(&format!("{scheme}:{place}"))?;
+                for (name, value) in &self.options.own {
+                    address = match *name {
+                        "ca_file" => address.ca_file(value.as_ref()),
+                        "mode" => address.mode(value)?,
+                        "schema" => address.schema(value)?,
+                        "sslmode" => address.ssl_mode(value)?,
+                        "table" => address.table(value)?,
+                        _ => address.or_password(Some(read(value.as_ref())?)),
+                    };
+                }
+                postgres::open(address.or_password(password)).await
+            }
             #[cfg(feature = "redis")]
             "redlock" => Ok(redlock::open(place, &self.options.own, password).await?.into()),
             #[cfg(feature = "redis")]

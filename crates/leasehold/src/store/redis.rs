@@ -32,12 +32,12 @@ use self::script::Argument::{Bytes, Number};
 use self::script::{Argument, Call};
 use self::servers::Servers;
 use self::side::companion;
-use self::watches::{Ear, Watches};
 use crate::clock::wall_now;
 use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::store::watches::{Ear, Watches};
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
-    Scope, Store, Waiting, Wake,
+    Scope, Store, Waiting, Wake, note,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -45,14 +45,13 @@ mod address;
 mod answer;
 mod cluster;
 mod fault;
+mod held;
 mod link;
-mod note;
 mod script;
 mod sentinel;
 mod servers;
 mod side;
 mod survey;
-mod watches;
 mod wire;
 
 /// Requests that are sent at once; more of them wait for the answers to these.
@@ -201,7 +200,7 @@ impl Store for RedisStore {
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.watches.listen(claim.key);
-        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
+        let (held, holder) = (held::held(now(), claim.owner), note::of(claim));
         let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
         let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         if let Some(error) = shortfall {
@@ -239,12 +238,12 @@ impl Store for RedisStore {
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         let ear = self.watches.listen(claim.key);
-        let (held, holder) = (note::held(now(), claim.owner), note::of(claim));
+        let (held, holder) = (held::held(now(), claim.owner), note::of(claim));
         let (keys, call) = ([key, &*companion], transfer(from, claim, &held, &holder));
         let (answer, shortfall) = self.grant(script::TRANSFER.on(&keys, &call), claim).await?;
         if let Some(error) = shortfall {
             let back = Claim { owner: from, ..*claim };
-            let held = note::held(now(), from);
+            let held = held::held(now(), from);
             let call = transfer(claim.owner, &back, &held, b"");
             let back = self.servers.ask(Request::Run(script::TRANSFER.on(&keys, &call)), Effect::Change).await;
             return Err(back.map_or_else(standing, |_| error));

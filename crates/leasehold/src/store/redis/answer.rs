@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{RedisResult, Value};
 
 use super::fault::{self, Effect};
-use super::note;
+use super::held;
 use crate::error::Result;
-use crate::store::{Grant, Holder, Removed};
+use crate::store::{Grant, Holder, Removed, note};
 use crate::types::{FencingToken, MAX_OWNER_LEN, OwnerToken};
 
 /// A grant, or how long somebody else's lease still stands.
@@ -92,15 +92,15 @@ pub(super) fn removed(answer: &Value) -> Result<Option<Removed>> {
 
 /// The companion counts only if it tells of the present holder: clients that know none leave it as it was.
 fn described(held: &Value, left: &Value, companion: &Value) -> Option<Holder> {
-    let held = bytes(held)?;
+    let token = bytes(held)?;
     // A value that is too long for a token is none of ours; its beginning is enough to tell holders apart.
-    let owner = OwnerToken::from_bytes(&held[..held.len().min(MAX_OWNER_LEN)])
+    let owner = OwnerToken::from_bytes(&token[..token.len().min(MAX_OWNER_LEN)])
         .or_else(|_| OwnerToken::from_bytes(b"(empty)"))
         .ok()?;
     let mut holder = Holder::new(owner);
     holder.remaining = length(left)?;
     let [known, renewed, note, fence] = items(companion)? else { return None };
-    let since = bytes(known).and_then(|known| note::since(known, held));
+    let since = bytes(known).and_then(|known| held::since(known, token));
     if let Some(since) = since {
         holder.since = time(since);
         // Not that of an earlier holder.

@@ -14,8 +14,8 @@ use self::way::{Way, parts};
 use super::link::{Answer, Link, Place, Request};
 use super::script::Call;
 use super::side::slot;
-use super::watches::Watches;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::watches::Watches;
 
 mod learn;
 mod map;

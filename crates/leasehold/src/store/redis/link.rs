@@ -13,9 +13,9 @@ use super::answer;
 use super::fault::{self, Effect};
 use super::script::{self, Argument, Call};
 use super::sentinel::Sentinels;
-use super::watches::{Doubt, Watches};
 use super::wire::{Removal, Wire};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::watches::{Doubt, Watches};
 use crate::types::OwnerToken;
 
 /// How long the server may take to be reached and to let us in, where the caller sets no limit of its own.

@@ -8,8 +8,8 @@ use super::cluster::Cluster;
 use super::fault::{self, Effect};
 use super::link::{Answer, Link, Request};
 use super::script::Call;
-use super::watches::Doubt;
 use crate::error::Result;
+use crate::store::watches::Doubt;
 
 /// Every server of a store.
 #[derive(Debug)]

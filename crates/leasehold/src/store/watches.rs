@@ -1,4 +1,4 @@
-//! Who on this connection wants to know when somebody changes a key: those who wait for it, and the one who holds it.
+//! Who in this process wants to know when somebody changes a key: those who wait for it, and the one who holds it.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,24 +1,8 @@
-//! What is noted about a holder in the companion.
+//! What is noted about a holder, for people to read.
 
 use std::sync::Arc;
 
 use crate::store::{Claim, HolderInfo};
-use crate::types::OwnerToken;
-
-/// Since when, in milliseconds of the wall clock, and the owner.
-pub(super) fn held(since: u64, owner: &OwnerToken) -> Vec<u8> {
-    let mut held = since.to_string().into_bytes();
-    held.push(b' ');
-    held.extend_from_slice(owner.as_bytes());
-    held
-}
-
-/// Since when this owner holds the key, if that is what was noted: clients that note nothing leave it as it was.
-pub(super) fn since(held: &[u8], owner: &[u8]) -> Option<u64> {
-    let at = held.iter().position(|byte| *byte == b' ')?;
-    let (since, noted) = (&held[..at], &held[at + 1..]);
-    std::str::from_utf8(since).ok()?.parse().ok().filter(|_| noted == owner)
-}
 
 /// Host, process id, command, label and reason in a line each; empty if the claim tells nothing.
 pub(super) fn of(claim: &Claim<'_>) -> Vec<u8> {
@@ -31,7 +15,7 @@ pub(super) fn of(claim: &Claim<'_>) -> Vec<u8> {
             note.push(b'\n');
         }
         let text = part.as_deref().unwrap_or_default();
-        note.extend(text.bytes().map(|byte| if byte == b'\n' { b' ' } else { byte }));
+        note.extend(text.bytes().map(|byte| if matches!(byte, b'\n' | 0) { b' ' } else { byte }));
     }
     note
 }
@@ -49,7 +33,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::types::Key;
+    use crate::types::{Key, OwnerToken};
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
@@ -59,13 +43,11 @@ mod tests {
         let mut info = HolderInfo::default();
         assert_eq!(*read(&of(&claim.holder(&Arc::new(info.clone())))), info);
         info.pid = Some(7);
-        info.reason = Some("two\nlines".to_owned());
+        info.reason = Some("two\nlines\0".to_owned());
         let info = Arc::new(info);
         let known = read(&of(&claim.holder(&info)));
-        assert_eq!((known.pid, known.reason.as_deref()), (Some(7), Some("two lines")));
+        assert_eq!((known.pid, known.reason.as_deref()), (Some(7), Some("two lines ")));
         assert_eq!((&known.host, &known.label), (&None, &None));
-        assert_eq!(since(&held(7, &owner), owner.as_bytes()), Some(7));
-        assert_eq!(since(&held(7, &owner), b"somebody else"), None);
         assert_eq!(read(b"only a host").host.as_deref(), Some("only a host"));
     }
 }

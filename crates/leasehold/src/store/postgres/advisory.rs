@@ -1,0 +1,273 @@
+//! Advisory locks of sessions: held by a connection, free as soon as the server notices that it is gone.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Config, Row};
+
+use self::session::{Answer, Session, pooled};
+use super::address::{Address, Place};
+use super::answer;
+use super::fault::{self, Effect};
+use super::layout::Names;
+use super::link::Link;
+use super::survey;
+use super::while_connecting;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, HolderInfo, Inspection,
+    Listing, Page, Probe, Removed, Scope, Store, TimeAuthority, Waiting, Wake,
+};
+use crate::types::{Key, OwnerToken};
+
+mod session;
+
+/// A store that keeps locks as advisory locks of one session of PostgreSQL. Clones share that session.
+///
+/// There is no ttl at the server: a lock stands as long as its session, so a holder that hangs keeps it, and one that
+/// dies gives it back at once. When the server ends the session, another may hold the lock *before* this process is told:
+/// only the resource can refuse a late write, by its token. Leases cannot be handed over, listed or removed.
+///
+/// The lock of a key is the first 8 bytes of the SHA-256 of `namespace:name`, as a big-endian number, so that others can
+/// take it, too:
+///
+/// ```sql
+/// SELECT pg_try_advisory_lock(('x' || left(encode(sha256('leasehold:deploy'), 'hex'), 16))::bit(64)::bigint)
+/// ```
+#[derive(Clone)]
+pub struct PostgresAdvisoryStore {
+    link: Arc<Link>,
+    session: Arc<Mutex<Option<Arc<Session>>>>,
+    /// Held by whoever begins one.
+    beginning: Arc<tokio::sync::Mutex<()>>,
+    waiting: Waiting,
+}
+
+impl PostgresAdvisoryStore {
+    /// Connects to the server that `url` names, as [`PostgresStore::connect`](super::PostgresStore::connect), whose
+    /// tables this store uses for fencing tokens and to tell of releases.
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`ErrorKind::Rejected`] behind a pooler that lends a connection to each
+    /// transaction: a lock would be left behind on it, and be everybody's.
+    ///
+    /// # Cancel safety
+    ///
+    /// The tables may have been made if the future is dropped; nothing else remains.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::connect_to(Address::parse(url).map_err(while_connecting)?).await
+    }
+
+    /// Connects as `config` says, as [`PostgresStore::from_config`](super::PostgresStore::from_config).
+    ///
+    /// # Errors
+    ///
+    /// As there and as [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn from_config(config: Config, schema: &str, table: &str) -> Result<Self> {
+        let names = Names::default().schema(schema).and_then(|names| names.table(table)).map_err(while_connecting)?;
+        Self::over(Place::of(config).map_err(while_connecting)?, names).await
+    }
+
+    pub(super) async fn connect_to(address: Address) -> Result<Self> {
+        let (place, names) = address.place().map_err(while_connecting)?;
+        Self::over(place, names).await
+    }
+
+    // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
+    fn over(place: Place, names: Names) -> BoxFuture<Result<Self>> {
+        Box::pin(async move {
+            let link = Link::to(place, names);
+            let (_, facts) = link.wire().await.map_err(while_connecting)?;
+            // Where a session is told nothing, it is not the same for each statement.
+            if !link.hear().await.map_err(while_connecting)? {
+                return Err(while_connecting(pooled()));
+            }
+            let waiting = if facts.may_wait { Waiting::Hint } else { Waiting::Poll };
+            let store = Self { link, session: Arc::default(), beginning: Arc::default(), waiting };
+            store.session().await.map_err(while_connecting)?;
+            Ok(store)
+        })
+    }
+
+    /// The session; a new one if there is none that is known to stand.
+    async fn session(&self) -> Result<Arc<Session>> {
+        let _turn = self.beginning.lock().await;
+        let known = self.session.lock().clone();
+        if let Some(session) = &known {
+            session.settle().await;
+            if !session.has_ended() {
+                return Ok(Arc::clone(session));
+            }
+        }
+        let (wire, _) = self.link.wire().await?;
+        if let Some(session) = known {
+            // It may be there still, without a way to it; what it holds is nobody's.
+            let (pid, start) = session.backend();
+            let end =
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
+            self.link.look(end, &[(pid, Type::INT4), (start, Type::TEXT)]).await.ok();
+        }
+        let session = Session::begin(&self.link, &wire).await?;
+        *self.session.lock() = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    fn standing(&self) -> Option<Arc<Session>> {
+        self.session.lock().clone().filter(|session| !session.has_ended())
+    }
+
+    /// The backend that holds a lock, as the server tells.
+    async fn backend(&self, id: i64) -> Result<Option<Row>> {
+        let rows = self.link.look(include_str!("sql/holding_backend.sql"), &[(&id, Type::INT8)]).await?;
+        Ok(rows.into_iter().next())
+    }
+}
+
+/// The number of the lock of a key.
+fn id(key: &Key) -> i64 {
+    let digest = Sha256::digest(key.as_stored().as_bytes());
+    digest[..8].iter().fold(0, |id, byte| id << 8 | i64::from(*byte))
+}
+
+#[async_trait]
+impl Store for PostgresAdvisoryStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Scope::Network)
+            .expiry(Expiry::Session)
+            .time(TimeAuthority::None)
+            .waiting(self.waiting)
+            .fencing(Fencing::BestEffort)
+    }
+
+    async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
+        let ear = self.link.watches.listen(claim.key);
+        let session = self.session().await?;
+        let waits = claim.waits && self.waiting == Waiting::Hint;
+        let work = Arc::clone(&session).claim(id(claim.key), claim.key.clone(), claim.owner.clone(), waits);
+        let answer = session.run(work).await?;
+        Ok(match answer {
+            Answer::Granted(held) => {
+                Attempt::Acquired(Grant::new(claim.ttl).fencing(held.fence).loss(held.loss.clone()))
+            }
+            Answer::HeldHere | Answer::HeldElsewhere(true) if claim.waits => {
+                Attempt::Contended(Contention::new().wake(Wake::Hint(Box::pin(ear.touched()))))
+            }
+            _ => Attempt::Contended(Contention::new()),
+        })
+    }
+
+    async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
+        let mut grants = vec![None; claims.len()];
+        if let Some(session) = self.standing() {
+            for (grant, claim) in grants.iter_mut().zip(claims) {
+                let held = session.holder(id(claim.key)).await;
+                *grant = held
+                    .filter(|held| held.key == *claim.key && held.owner == *claim.owner)
+                    .map(|held| Grant::new(claim.ttl).fencing(held.fence).loss(held.loss));
+            }
+            if grants.iter().any(Option::is_some) {
+                session.check().await?;
+            }
+        }
+        Ok(grants.into_iter().map(Ok).collect())
+    }
+
+    async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
+        match self.standing() {
+            Some(session) => session.run(Arc::clone(&session).release(id(key), key.clone(), owner.clone())).await,
+            // What it held is free.
+            None => Ok(false),
+        }
+    }
+
+    async fn transfer(&self, _: &OwnerToken, _: &Claim<'_>) -> Result<Option<Grant>> {
+        Err(Error::new(ErrorKind::Unsupported, "a lock of a session cannot pass to another one: write mode=table"))
+    }
+
+    async fn force_release(&self, key: &Key, _: Option<&OwnerToken>) -> Result<Option<Removed>> {
+        let Some(row) = self.backend(id(key)).await? else { return Ok(None) };
+        let (pid, keys): (i32, i64) = (answer::get(&row, 0, Effect::Look)?, answer::get(&row, 3, Effect::Look)?);
+        let others = keys - 1;
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "only its session can give it back: SELECT pg_terminate_backend({pid}) would end that session, and free \
+                 {others} other locks"
+            ),
+        ))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        let id = id(key);
+        let own = match self.standing() {
+            Some(session) => session.holder(id).await,
+            None => None,
+        };
+        if let Some(held) = own.filter(|held| held.key == *key) {
+            return Ok(Inspection::new(vec![Holder::new(held.owner).fencing(held.fence)]));
+        }
+        let Some(row) = self.backend(id).await? else { return Ok(Inspection::default()) };
+        let pid: i32 = answer::get(&row, 0, Effect::Look)?;
+        let shown = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let label = format!("backend {pid} {}", answer::get::<&str>(&row, 1, Effect::Look)?).trim_end().to_owned();
+        let host = shown(answer::get(&row, 2, Effect::Look)?);
+        let info = HolderInfo { host, label: Some(label), ..HolderInfo::default() };
+        // The server knows the session, not the owner.
+        let owner =
+            OwnerToken::from_bytes(format!("backend {pid}").as_bytes()).map_err(|_| fault::unexpected_look())?;
+        Ok(Inspection::new(vec![Holder::new(owner).info(info)]))
+    }
+
+    async fn list(&self, _: &str, _: Page) -> Result<Listing> {
+        Err(Error::new(ErrorKind::Unsupported, "the server knows the numbers of its locks, not their names"))
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        survey::probe(&self.link, self.waiting).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        let session = self.session.lock().take();
+        if let Some(session) = session {
+            session.close();
+        }
+        self.link.close().await;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PostgresAdvisoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresAdvisoryStore").field("session", &*self.session.lock()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change of the rule would let two versions of a program run at the same time.
+    #[test]
+    fn the_lock_of_a_key_has_this_number() {
+        for (namespace, name, number) in [
+            ("leasehold", "deploy", -6_455_676_693_442_334_435),
+            ("", "deploy", -5_206_911_306_292_520_180),
+            ("leasehold", "ä:\"'", -532_699_325_439_122_325),
+        ] {
+            assert_eq!(id(&Key::new(namespace, name).unwrap()), number, "{namespace}:{name}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+SELECT {holder} FROM {leases} WHERE key = $1 AND owner <> '' AND expires > clock_timestamp()

@@ -1,0 +1,197 @@
+//! A connection to the server as long as it stands.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::clock::{Clock, Moment};
+
+/// A connection on which a request was given up, and on which nothing came for this long, is replaced before the next
+/// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// How often a statement is sent that the server gave up because of another one, which it says at once.
+const ATTEMPTS: u32 = 8;
+
+/// A parameter of a statement.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+pub(super) fn text(value: &String) -> Parameter<'_> {
+    (value, Type::TEXT)
+}
+
+/// A connection, and whether it can still be used.
+pub(super) struct Wire {
+    client: Client,
+    /// What reads it.
+    task: AbortHandle,
+    /// Closed when that ends.
+    over: watch::Receiver<()>,
+    ended: AtomicBool,
+    /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
+    silent_since: AtomicU64,
+}
+
+impl Wire {
+    /// Connects. What the server tells unasked goes to `heard`; `None` is the end.
+    pub(super) async fn connect(
+        config: &Config,
+        tls: MakeRustlsConnect,
+        mut heard: impl FnMut(Option<Notification>) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (client, mut connection) = config.connect(tls).await?;
+        let (reading, over) = watch::channel(());
+        let task = tokio::spawn(async move {
+            let _reading = reading;
+            loop {
+                match poll_fn(|context| connection.poll_message(context)).await {
+                    Some(Ok(AsyncMessage::Notification(notification))) => heard(Some(notification)),
+                    Some(Ok(_)) => {}
+                    // What was asked is told its failure by itself.
+                    Some(Err(_)) | None => return heard(None),
+                }
+            }
+        });
+        Ok(Self {
+            client,
+            task: task.abort_handle(),
+            over,
+            ended: AtomicBool::new(false),
+            silent_since: AtomicU64::new(0),
+        })
+    }
+
+    /// Runs a statement, unnamed and in one round trip, so that it works through every pooler.
+    ///
+    /// One that could not be applied because of another one is sent again.
+    pub(super) async fn ask(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        for _ in 1..ATTEMPTS {
+            match self.ask_once(statement, parameters).await {
+                Err(error) if is_in_the_way(&error) => {}
+                answer => return answer,
+            }
+        }
+        self.ask_once(statement, parameters).await
+    }
+
+    async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        let flight = Flight::new(self);
+        let answer = self.client.query_typed(statement, parameters).await;
+        flight.landed(answer)
+    }
+
+    /// Runs statements without parameters, in one transaction.
+    pub(super) async fn run(&self, statements: &str) -> Result<(), Error> {
+        let flight = Flight::new(self);
+        let answer = self.client.batch_execute(statements).await;
+        flight.landed(answer)
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        !self.is_silent() && !self.ended.load(Ordering::Acquire) && !self.client.is_closed()
+    }
+
+    /// Resolves when the connection has ended.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut over = self.over.clone();
+        async move { while over.changed().await.is_ok() {} }
+    }
+
+    /// Whether a request was given up, and nothing came since.
+    pub(super) fn is_silent(&self) -> bool {
+        let since = self.silent_since.load(Ordering::Acquire);
+        since != 0 && Clock::system().now().as_nanos().saturating_sub(since) > nanos(SILENCE)
+    }
+
+    /// It is not to be used for anything new.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Ends the connection at once, whatever is under way.
+    pub(super) fn cut(&self) {
+        self.end();
+        self.task.abort();
+    }
+
+    /// Somebody gave up a request that was sent then, and that goes on without him.
+    pub(super) fn given_up(&self, sent: Moment) {
+        // The oldest counts.
+        self.silent_since.compare_exchange(0, sent.as_nanos(), Ordering::AcqRel, Ordering::Acquire).ok();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // Nobody is there to say goodbye to. Else the connection is ended in order, once all is answered.
+        if self.is_silent() {
+            self.task.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("stands", &self.stands()).finish_non_exhaustive()
+    }
+}
+
+/// A request under way, which may be given up.
+struct Flight<'a> {
+    wire: &'a Wire,
+    sent: Moment,
+    landed: bool,
+}
+
+impl<'a> Flight<'a> {
+    fn new(wire: &'a Wire) -> Self {
+        Self { wire, sent: Clock::system().now(), landed: false }
+    }
+
+    fn landed<T>(mut self, answer: Result<T, Error>) -> Result<T, Error> {
+        self.landed = true;
+        self.wire.silent_since.store(0, Ordering::Release);
+        if answer.as_ref().is_err_and(spoils) {
+            self.wire.end();
+        }
+        answer
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.wire.given_up(self.sent);
+        }
+    }
+}
+
+/// Whether the statement was surely not applied, because another one was in its way.
+fn is_in_the_way(error: &Error) -> bool {
+    error
+        .code()
+        .is_some_and(|code| matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED))
+}
+
+/// Whether nothing more can be expected of the connection, or the server or its tables have to be found anew.
+fn spoils(error: &Error) -> bool {
+    match error.code() {
+        Some(code) => {
+            let elsewhere = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::UNDEFINED_TABLE];
+            elsewhere.contains(code) || code.code().starts_with("08") || code.code().starts_with("57P")
+        }
+        None => true,
+    }
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}

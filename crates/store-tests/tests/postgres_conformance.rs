@@ -1,0 +1,92 @@
+//! The suite that every store has to pass, against a PostgreSQL server.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::Result;
+use leasehold::store::Store;
+use leasehold::store::postgres::PostgresStore;
+use leasehold::testkit::Proxy;
+use leasehold::testkit::conformance::{Fixture, Outage};
+use store_tests::{Pooler, Table};
+
+/// What every machine keeps up with.
+const TTL: Duration = Duration::from_millis(300);
+
+leasehold::conformance! {
+    #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+    postgres_table, Remote::new(Table::new()), without: [places]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_sessions, Pooled(Pooler::start(Table::new(), "session")), without: [outages, places]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_transactions, Pooled(Pooler::start(Table::new(), "transaction")), without: [outages, places, wakes]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    table_of_pooled_statements, Pooled(Pooler::start(Table::new(), "statement")), without: [outages, places, wakes]
+}
+
+/// A database of its own behind a pooler.
+struct Pooled(Pooler);
+
+#[async_trait]
+impl Fixture for Pooled {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(PostgresStore::connect(&self.0.url()).await?))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+}
+
+/// A database of its own behind a network that can fail.
+struct Remote {
+    proxy: Arc<Proxy>,
+    table: Table,
+}
+
+impl Remote {
+    fn new(table: Table) -> Self {
+        Self { proxy: Arc::new(Proxy::start(table.server().address()).unwrap()), table }
+    }
+}
+
+#[async_trait]
+impl Fixture for Remote {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(PostgresStore::connect(&self.table.url_at(self.proxy.address())).await?))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    /// Every connection breaks, and no other can be made.
+    async fn outage(&self) -> Option<Outage> {
+        self.proxy.refuse();
+        self.proxy.reset();
+        while self.proxy.connections() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Some(Box::new(Heal(Arc::clone(&self.proxy))))
+    }
+}
+
+struct Heal(Arc<Proxy>);
+
+impl Drop for Heal {
+    fn drop(&mut self) {
+        self.0.heal();
+    }
+}

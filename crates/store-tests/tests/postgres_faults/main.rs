@@ -1,0 +1,11 @@
+//! What goes wrong with a PostgreSQL server, on the way to it, or with what it lets us do.
+
+#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+mod clock;
+mod encryption;
+mod network;
+mod refusals;
+mod server;
+mod setting;
+mod standby;

@@ -1,0 +1,39 @@
+//! Managers on a table of the test's own.
+
+use std::future::Future;
+use std::time::Duration;
+
+use leasehold::store::postgres::PostgresStore;
+use leasehold::{LockManager, LockManagerBuilder, Renew};
+
+/// Five times and more of what anything here needs on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// A ttl with an operation limit of a second, so that what is lost is noticed soon.
+pub(crate) const SHORT: Duration = Duration::from_secs(6);
+
+/// Longer than any test takes: nothing ends or is renewed by itself.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
+/// A manager whose leases are not renewed unless that is asked for.
+pub(crate) async fn manager(url: &str, ttl: Duration) -> LockManager {
+    builder(url, ttl).await.renew(Renew::Off).build().unwrap()
+}
+
+pub(crate) async fn builder(url: &str, ttl: Duration) -> LockManagerBuilder {
+    LockManager::builder(PostgresStore::connect(url).await.unwrap()).ttl(ttl)
+}
+
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(what, waiting).await;
+}

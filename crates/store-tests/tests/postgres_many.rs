@@ -1,0 +1,129 @@
+//! Very many leases, and very many calls that were given up.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::observe::{Event, Observer};
+use leasehold::testkit::Residue;
+use leasehold::{Clock, LockGuard, LockManager, Operation};
+use store_tests::{Table, run};
+
+const LEASES: u32 = 10_000;
+const TTL: Duration = Duration::from_secs(30);
+/// The most leases of a batch, and how far apart those of one may fall due.
+const BATCH: (u32, Duration) = (256, Duration::from_millis(20));
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn ten_thousand_leases_are_renewed_in_batches() {
+    run(async {
+        let table = Table::new();
+        let counts = Arc::new(Counts::default());
+        let builder = LockManager::builder(table.store().await).ttl(TTL);
+        let locks = builder.observer(Looker(Arc::clone(&counts))).build().unwrap();
+        let began = Clock::system().now();
+        let guards = acquire_all(&locks).await;
+        let spread = Clock::system().now().since(began);
+        let fences: Vec<_> = guards.iter().map(|guard| guard.fencing_token()).collect();
+        let was = |count: &AtomicU32| count.load(Ordering::Relaxed);
+        let (requests, renewed) = (was(&counts.requests), was(&counts.renewed));
+        tokio::time::sleep(TTL + Duration::from_secs(1)).await;
+        let (requests, renewed) = (was(&counts.requests) - requests, was(&counts.renewed) - renewed);
+
+        for (guard, fence) in guards.iter().zip(fences) {
+            guard.check().unwrap();
+            assert_eq!(guard.fencing_token(), fence);
+        }
+        assert_eq!((was(&counts.failed), was(&counts.lost)), (0, 0));
+        assert!(renewed >= 2 * LEASES, "{renewed} renewals");
+        // Once within each third of a ttl: as many batches as it takes, and one more for each moment at which some fall due.
+        let moments = spread.div_duration_f64(BATCH.1).ceil() as u32;
+        let most = (renewed.div_ceil(LEASES) + 1) * (LEASES.div_ceil(BATCH.0) + moments + 1);
+        assert!(requests <= most, "{requests} requests for {renewed} renewals of leases taken within {spread:?}");
+        drop(guards);
+        let rest = async {
+            while !Residue::of(&locks).is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(TTL * 5, rest).await.expect("everything is given back");
+        table.at_rest(std::slice::from_ref(&locks)).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn two_thousand_dropped_acquires_leave_nothing() {
+    run(async {
+        let table = Table::new();
+        let managers = [table.manager().await, table.manager().await];
+        let mut tasks = Vec::new();
+        for number in 0..2000_u64 {
+            let lock = managers[usize::try_from(number % 2).unwrap()].lock(&format!("key {}", number % 7));
+            tasks.push(tokio::spawn(async move {
+                let limit = Duration::from_micros(number * 37 % 4000);
+                // Given up somewhere between the first await and long after the grant.
+                if let Ok(guard) = tokio::time::timeout(limit, lock.acquire()).await {
+                    guard.unwrap().release().await.unwrap();
+                }
+            }));
+            if number % 20 == 0 {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        table.at_rest(&managers).await;
+        let client = table.client().await;
+        let open = "SELECT count(*) FROM pg_stat_activity \
+            WHERE application_name = 'leasehold' AND datname = current_database() AND state <> 'idle'";
+        assert_eq!(client.query_one(open, &[]).await.unwrap().get::<_, i64>(0), 0);
+        for number in 0..7 {
+            let lock = managers[0].lock(&format!("key {number}"));
+            lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        }
+    });
+}
+
+async fn acquire_all(locks: &LockManager) -> Vec<LockGuard> {
+    let mut guards = Vec::new();
+    for some in (0..LEASES).collect::<Vec<_>>().chunks(250) {
+        let ask = |number: &u32| {
+            let lock = locks.lock(&format!("lease {number}"));
+            tokio::spawn(async move { lock.try_acquire().await })
+        };
+        for task in some.iter().map(ask).collect::<Vec<_>>() {
+            guards.push(task.await.unwrap().unwrap().unwrap());
+        }
+    }
+    guards
+}
+
+/// What became of renewals.
+#[derive(Debug, Default)]
+struct Counts {
+    requests: AtomicU32,
+    renewed: AtomicU32,
+    failed: AtomicU32,
+    lost: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Looker(Arc<Counts>);
+
+impl Observer for Looker {
+    fn observe(&self, event: &Event<'_>) {
+        let count = match event {
+            Event::StoreCall(call) if call.operation == Operation::Extend => &self.0.requests,
+            Event::Renewed(_) => &self.0.renewed,
+            Event::RenewalFailed(_) => &self.0.failed,
+            Event::Lost(_) => &self.0.lost,
+            _ => return,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
