@@ -168,7 +168,7 @@ fn what_is_wrong_with_a_file_is_one_line() {
         ("ttl = '5s'\n[redis]\nhost = 'x'", "line 2: unknown key \"redis\": there are"),
         ("ttl = ", "line 1: "),
         ("password = 'hunter2", "line 1: "),
-        ("store = 'nosuch://u:hunter2@h'", "unknown store \"nosuch\": choose one of memory: noop: sqlite: redis:"),
+        ("store = 'nosuch://u:hunter2@h'", "unknown store \"nosuch\": choose one of memory: noop: sqlite:"),
         ("store = 'sqlite:///x?tttl=4s'", "unknown option \"tttl\", did you mean \"ttl\"?"),
         ("store = ''", "no store is named: choose one of"),
         ("wait = 'soon'", &format!("invalid wait in {path}: invalid duration")),
