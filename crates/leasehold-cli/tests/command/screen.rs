@@ -52,7 +52,8 @@ fn a_removal_is_typed_on_the_terminal() {
 #[test]
 fn a_watch_repaints_the_screen() {
     let place = Place::new();
-    let terminal = on_80_columns(&place, "leasehold show k --watch=100ms");
+    // Whoever started this may ignore the signal, which would be inherited.
+    let terminal = on_80_columns(&place, &format!("env --default-signal=INT '{BINARY}' show k --watch=100ms"));
     terminal.expect_times("\x1b[H\x1b[2J\"k\" is free", 3);
     terminal.type_in("\x03");
     terminal.finish();

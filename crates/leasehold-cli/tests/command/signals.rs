@@ -159,7 +159,8 @@ fn the_job_starts_with_default_dispositions() {
         u64::from_str_radix(mask, 16).unwrap() & 0x7fff_ffff
     };
     // What this process was itself started with beyond the signals that are passed on is not ours to change.
-    let before = ignored(&place.start(place.program(["sh", "-c", script])).finish().stdout);
+    let plain = ["env", "--default-signal=INT,QUIT", "sh", "-c", script];
+    let before = ignored(&place.start(place.program(plain)).finish().stdout);
     // A shell in the background would ignore INT and QUIT.
     let within = format!("trap '' INT QUIT TERM USR1; {BINARY} run k -- sh -c \"{script}\"");
     let after = ignored(&place.start(place.program(["sh", "-c", &within])).finish().stdout);
