@@ -12,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::fault;
 use super::layout::Names;
 use super::tls::{self, Trust};
-use super::wire::Wire;
+use super::wire::{self, Wire};
 use crate::error::{Error, ErrorKind, Result};
 
 const PORT: u16 = 5432;
@@ -186,7 +186,7 @@ impl Place {
 
     /// Connects; what the server tells unasked goes to `heard`, `None` is the end.
     pub(super) async fn connect(&self, heard: impl FnMut(Option<Notification>) + Send + 'static) -> Result<Wire> {
-        let wire = Wire::connect(&self.config, self.tls.clone(), heard).await;
+        let wire = Wire::connect(&self.config, wire::new_id()?, self.tls.clone(), heard).await;
         wire.map_err(|error| fault::connecting(error, &self.to_string()))
     }
 }
