@@ -382,6 +382,82 @@ fn what_is_lost_on_the_way_leaves_no_lock() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_claim_whose_runtime_ends_before_the_answer_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let store = PostgresAdvisoryStore::connect(&table.url_at(proxy.address())).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        proxy.replies().hold();
+        let asking = store.clone();
+        let ended = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.spawn(async move { asking.acquire(&Claim::new(&key, &owner, SOON)).await.map(drop) });
+            runtime
+        });
+        let runtime = ended.await.unwrap();
+        soon("the grant", async {
+            while number(&table, HELD).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        runtime.shutdown_background();
+        // The session may end before the answer comes, and must after it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.heal();
+        none_held(&table).await;
+        let locks = LockManager::builder(store).build().unwrap();
+        soon("a new session", locks.lock("k").acquire()).await.unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn an_answer_that_cannot_be_read_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        let below = "ALTER SEQUENCE leasehold_fence MINVALUE -10 RESTART -5";
+        table.client().await.batch_execute(below).await.unwrap();
+        let error = store.acquire(&Claim::new(&key, &owner, SOON)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+        none_held(&table).await;
+    });
+}
+
+/// The lock of a session survives the statement that took it.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_deadlock_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        let client = table.client().await;
+        // So that it is not the other one that is ended.
+        client.batch_execute("SET deadlock_timeout = '2min'; BEGIN").await.unwrap();
+        client.batch_execute("ALTER SEQUENCE leasehold_fence INCREMENT 1").await.unwrap();
+        let claim = Claim::new(&key, &owner, SOON);
+        let other = async {
+            while number(&table, HELD).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            client.query_one(&format!("SELECT pg_advisory_xact_lock({RULE})"), &[&"n:k"]).await.unwrap();
+            client.batch_execute("COMMIT").await.unwrap();
+        };
+        let (answer, ()) = soon("both go on", async { tokio::join!(store.acquire(&claim), other) }).await;
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        none_held(&table).await;
+        let Attempt::Acquired(_) = store.acquire(&claim).await.unwrap() else { panic!("refused") };
+        assert_eq!(number(&table, HELD).await, 1);
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn what_a_session_cannot_do_is_said() {
     run(async {
         let table = Table::new();

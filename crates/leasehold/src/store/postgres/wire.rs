@@ -87,7 +87,8 @@ impl Wire {
         self.ask_once(statement, parameters).await
     }
 
-    async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    /// Runs a statement as [`ask`](Self::ask), and once: what a session locks stays locked when a statement is rolled back.
+    pub(super) async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         let flight = Flight::new(self);
         let answer = self.client.query_typed(statement, parameters).await;
         flight.landed(answer)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::super::answer;
@@ -146,7 +147,12 @@ impl Session {
         let answer = match &*held {
             Some(held) if held.owner == owner => self.check().await.map(|()| Answer::Granted(held.clone())),
             Some(_) => Ok(Answer::HeldHere),
-            None => self.claim_from_server(id, &key, &owner, waits).await,
+            None => {
+                let unread = Unread::of(&self);
+                let answer = self.claim_from_server(id, &key, &owner, waits).await;
+                unread.read(&answer);
+                answer
+            }
         };
         if let Ok(Answer::Granted(granted)) = &answer {
             *held = Some(granted.clone());
@@ -185,13 +191,16 @@ impl Session {
     /// The token, if the lock was free.
     async fn try_lock(&self, id: i64) -> Result<Option<FencingToken>> {
         let asking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
-        let rows = match self.wire.ask(&self.link.statements.try_lock, &asking).await {
+        let rows = match self.wire.ask_once(&self.link.statements.try_lock, &asking).await {
             Ok(rows) => rows,
             Err(error) => {
                 let error = fault::of(error, Effect::Change);
                 // A statement that fails keeps the lock that it took before.
-                if error.kind() == ErrorKind::Indeterminate || self.wire.ask(UNLOCK, &asking).await.is_err() {
-                    self.end();
+                if error.kind() != ErrorKind::Indeterminate {
+                    let unlocked = self.wire.ask_once(UNLOCK, &asking).await;
+                    if !unlocked.is_ok_and(|rows| verdict(&rows).is_some()) {
+                        self.end();
+                    }
                 }
                 return Err(error);
             }
@@ -209,7 +218,14 @@ impl Session {
         let slot = self.slot(id);
         let mut held = slot.lock().await;
         let is_ours = held.as_ref().is_some_and(|held| held.owner == owner && held.key == key);
-        let released = if is_ours { self.unlock(id, &key).await.map(|()| true) } else { Ok(false) };
+        let released = if is_ours {
+            let unread = Unread::of(&self);
+            let unlocked = self.unlock(id, &key).await;
+            unread.read(&unlocked);
+            unlocked.map(|()| true)
+        } else {
+            Ok(false)
+        };
         if is_ours && released.is_ok() {
             *held = None;
             self.losses.lock().remove(&id);
@@ -226,9 +242,12 @@ impl Session {
         let unlocking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
         let (stored, told) = (key.as_stored(), self.link.released(key.as_stored()));
         let telling: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&told, Type::TEXT)];
-        let (unlocked, _) = tokio::join!(biased; self.wire.ask(UNLOCK, &unlocking), self.wire.ask(&self.link.statements.tell, &telling));
+        let (unlocked, _) = tokio::join!(biased;
+            self.wire.ask_once(UNLOCK, &unlocking),
+            self.wire.ask(&self.link.statements.tell, &telling),
+        );
         let unlocked = unlocked.map_err(|error| fault::of(error, Effect::Change));
-        match unlocked.map(|rows| rows.first().and_then(|row| row.try_get::<_, Option<bool>>(0).ok().flatten())) {
+        match unlocked.map(|rows| verdict(&rows)) {
             Ok(Some(true)) => Ok(()),
             Ok(Some(false)) => {
                 self.end();
@@ -253,7 +272,7 @@ impl Session {
     /// Makes sure that the session is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<()> {
         let rows = self.wire.ask(CHECK, &[text(self.wire.id())]).await.map_err(fault::of_look)?;
-        match rows.first().and_then(|row| row.try_get::<_, Option<bool>>(0).ok().flatten()) {
+        match verdict(&rows) {
             Some(true) => Ok(()),
             _ => Err(self.swapped()),
         }
@@ -277,6 +296,35 @@ impl Session {
             slots.remove(&id);
         }
     }
+}
+
+/// Ends a session unless it is certain what it holds: an answer that nobody has read, as where a runtime ends, may have
+/// been a grant.
+struct Unread<'a>(Option<&'a Session>);
+
+impl<'a> Unread<'a> {
+    const fn of(session: &'a Session) -> Self {
+        Self(Some(session))
+    }
+
+    fn read<T>(mut self, answer: &Result<T>) {
+        if !answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Indeterminate) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0 {
+            session.end();
+        }
+    }
+}
+
+/// What one row with one column tells; `None` = nothing, as where the session is not ours.
+fn verdict(rows: &[Row]) -> Option<bool> {
+    rows.first()?.try_get(0).ok().flatten()
 }
 
 /// Tells of a request that is given up while it stands.
