@@ -115,7 +115,7 @@ fn others_take_part_by_the_rule_for_keys() {
             let statement = format!("SELECT {statement}({RULE})");
             client.query_one(&statement, &[&key]).await.unwrap().get::<_, bool>(0)
         };
-        for name in ["deploy", "ä:\"'"] {
+        for name in ["deploy", "ä:\"'", r"a\b"] {
             let key = format!("leasehold:{name}");
             assert!(ask("pg_try_advisory_lock", &key).await);
             assert!(locks.lock(name).try_acquire().await.unwrap().is_none());

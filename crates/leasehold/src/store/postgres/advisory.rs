@@ -33,11 +33,13 @@ mod session;
 /// dies gives it back at once. When the server ends the session, another may hold the lock *before* this process is told:
 /// only the resource can refuse a late write, by its token. Leases cannot be handed over, listed or removed.
 ///
-/// The lock of a key is the first 8 bytes of the SHA-256 of `namespace:name`, as a big-endian number, so that others can
-/// take it, too:
+/// The lock of a key is the first 8 bytes of the SHA-256 of `namespace:name` in UTF-8, or of the bare name where the
+/// namespace is empty, as a big-endian number, so that others can take it, too:
 ///
 /// ```sql
-/// SELECT pg_try_advisory_lock(('x' || left(encode(sha256('leasehold:deploy'), 'hex'), 16))::bit(64)::bigint)
+/// SELECT pg_try_advisory_lock(
+///     ('x' || left(encode(sha256(convert_to('leasehold:deploy', 'UTF8')), 'hex'), 16))::bit(64)::bigint
+/// )
 /// ```
 #[derive(Clone)]
 pub struct PostgresAdvisoryStore {
