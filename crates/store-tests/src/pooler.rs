@@ -1,8 +1,9 @@
 //! pgbouncer, which lends few connections to many.
 
 use leasehold::testkit::Server;
+use tokio_postgres::Client;
 
-use crate::postgres::Table;
+use crate::postgres::{Table, client};
 
 const START: &str = r#"
 set -eu
@@ -28,11 +29,20 @@ impl Pooler {
     ///
     /// It does not start.
     pub fn start(table: Table, mode: &str) -> Self {
+        Self::with(table, mode, "default_pool_size = 40")
+    }
+
+    /// Starts one of this mode with more lines of settings.
+    ///
+    /// # Panics
+    ///
+    /// It does not start.
+    pub fn with(table: Table, mode: &str, settings: &str) -> Self {
         let port = table.server().port();
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {{port}}\n\
             unix_socket_dir =\nauth_type = trust\nauth_file = {{dir}}/users\npool_mode = {mode}\n\
-            default_pool_size = 40\nmax_client_conn = 400\n"
+            max_client_conn = 400\n{settings}\n"
         );
         let server = Server::builder("/bin/sh")
             .file("start.sh", START)
@@ -56,5 +66,10 @@ impl Pooler {
     /// How the database is named through the pooler.
     pub fn url(&self) -> String {
         self.table.url_at(self.server.address())
+    }
+
+    /// A session that knows nothing of leases.
+    pub async fn client(&self) -> Client {
+        client(&self.url()).await
     }
 }

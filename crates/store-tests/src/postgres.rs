@@ -269,7 +269,8 @@ impl Default for Table {
     }
 }
 
-async fn client(url: &str) -> Client {
+/// A session of this database that knows nothing of leases.
+pub(crate) async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server lets us in");
     tokio::spawn(connection);
     client

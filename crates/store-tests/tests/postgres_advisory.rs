@@ -25,7 +25,7 @@ const HELD: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// Every session of a store in this database.
-const STORES: &str = "FROM pg_stat_activity WHERE application_name = 'leasehold' AND datname = current_database()";
+const STORES: &str = "FROM pg_stat_activity WHERE application_name LIKE 'leasehold%' AND datname = current_database()";
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
@@ -115,7 +115,7 @@ fn others_take_part_by_the_rule_for_keys() {
             let statement = format!("SELECT {statement}({RULE})");
             client.query_one(&statement, &[&key]).await.unwrap().get::<_, bool>(0)
         };
-        for name in ["deploy", "ä:\"'"] {
+        for name in ["deploy", "ä:\"'", r"a\b"] {
             let key = format!("leasehold:{name}");
             assert!(ask("pg_try_advisory_lock", &key).await);
             assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
@@ -382,6 +382,82 @@ fn what_is_lost_on_the_way_leaves_no_lock() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_claim_whose_runtime_ends_before_the_answer_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let store = PostgresAdvisoryStore::connect(&table.url_at(proxy.address())).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        proxy.replies().hold();
+        let asking = store.clone();
+        let ended = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.spawn(async move { asking.acquire(&Claim::new(&key, &owner, SOON)).await.map(drop) });
+            runtime
+        });
+        let runtime = ended.await.unwrap();
+        soon("the grant", async {
+            while number(&table, HELD).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        runtime.shutdown_background();
+        // The session may end before the answer comes, and must after it.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.heal();
+        none_held(&table).await;
+        let locks = LockManager::builder(store).build().unwrap();
+        soon("a new session", locks.lock("k").acquire()).await.unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn an_answer_that_cannot_be_read_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        let below = "ALTER SEQUENCE leasehold_fence MINVALUE -10 RESTART -5";
+        table.client().await.batch_execute(below).await.unwrap();
+        let error = store.acquire(&Claim::new(&key, &owner, SOON)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
+        none_held(&table).await;
+    });
+}
+
+/// The lock of a session survives the statement that took it.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_deadlock_leaves_no_lock() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        let client = table.client().await;
+        // So that it is not the other one that is ended.
+        client.batch_execute("SET deadlock_timeout = '2min'; BEGIN").await.unwrap();
+        client.batch_execute("ALTER SEQUENCE leasehold_fence INCREMENT 1").await.unwrap();
+        let claim = Claim::new(&key, &owner, SOON);
+        let other = async {
+            while number(&table, HELD).await == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            client.query_one(&format!("SELECT pg_advisory_xact_lock({RULE})"), &[&"n:k"]).await.unwrap();
+            client.batch_execute("COMMIT").await.unwrap();
+        };
+        let (answer, ()) = soon("both go on", async { tokio::join!(store.acquire(&claim), other) }).await;
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        none_held(&table).await;
+        let Attempt::Acquired(_) = store.acquire(&claim).await.unwrap() else { panic!("refused") };
+        assert_eq!(number(&table, HELD).await, 1);
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn what_a_session_cannot_do_is_said() {
     run(async {
         let table = Table::new();
@@ -421,6 +497,62 @@ fn a_pooler_that_lends_sessions_to_transactions_is_refused() {
         drop(guard);
         drop(locks);
         none_held(pooler.table()).await;
+    });
+}
+
+/// What its last client left behind is nobody's to build on.
+#[test]
+#[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+fn a_session_that_was_anothers_is_refused_and_stays_as_it_is() {
+    run(async {
+        let pooler = Pooler::with(Table::new(), "session", "default_pool_size = 2\nserver_reset_query =");
+        let read = "SELECT current_setting('leasehold.session', true)";
+        let before = [pooler.client().await, pooler.client().await];
+        for client in &before {
+            client.batch_execute("SET leasehold.session = 'another'").await.unwrap();
+        }
+        drop(before);
+        let error = soon("an answer", PostgresAdvisoryStore::connect(&pooler.url())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("mode=table"), "{error}");
+        // Nor is it overwritten.
+        let clients = [pooler.client().await, pooler.client().await];
+        for client in &clients {
+            assert_eq!(client.query_one(read, &[]).await.unwrap().get::<_, &str>(0), "another");
+        }
+    });
+}
+
+/// What a pooler lent to the next one is no session of ours any more.
+#[test]
+#[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+fn a_new_session_ends_none_that_a_pooler_has_lent_to_others() {
+    run(async {
+        let pooler = Pooler::start(Table::new(), "session");
+        let proxy = Proxy::start(pooler.server().address()).unwrap();
+        let store = PostgresAdvisoryStore::connect(&pooler.table().url_at(proxy.address())).await.unwrap();
+        let ours = pooler.table().client().await.query(&format!("SELECT pid {STORES}"), &[]).await.unwrap();
+        let ours: Vec<i32> = ours.iter().map(|row| row.get(0)).collect();
+        assert_eq!(ours.len(), 2);
+        proxy.refuse();
+        proxy.reset();
+        let mut others = Vec::new();
+        let mut lent = Vec::new();
+        soon("the pooler lends both to others", async {
+            while !ours.iter().all(|pid| lent.contains(pid)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let other = pooler.client().await;
+                lent.push(other.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0));
+                others.push(other);
+            }
+        })
+        .await;
+        proxy.heal();
+        let locks = LockManager::builder(store).build().unwrap();
+        soon("a new session", locks.lock("k").acquire()).await.unwrap().release().await.unwrap();
+        for other in &others {
+            other.query_one("SELECT 1", &[]).await.unwrap();
+        }
     });
 }
 

@@ -115,7 +115,7 @@ impl PostgresStore {
     // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
     fn over(place: Place, names: Names) -> BoxFuture<Result<Self>> {
         Box::pin(async move {
-            let link = Link::to(place, names);
+            let link = Link::to(place, names).map_err(while_connecting)?;
             let (_, facts) = link.wire().await.map_err(while_connecting)?;
             let hears = link.hear().await.map_err(while_connecting)? && facts.may_wait;
             Ok(Self { link, facts, waiting: if hears { Waiting::Hint } else { Waiting::Poll } })

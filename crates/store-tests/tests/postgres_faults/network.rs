@@ -247,3 +247,26 @@ fn waiters_and_holders_survive_the_end_of_their_connections() {
         own.extend(LONG).await.unwrap();
     });
 }
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_host_that_is_silent_leaves_time_for_the_next() {
+    run(async {
+        let table = Table::new();
+        // Who listens and accepts nobody is silent once as many wait as may.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = socket.listen(1).unwrap();
+        let address = silent.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) =
+            tokio::time::timeout(Duration::from_millis(500), tokio::net::TcpStream::connect(address)).await
+        {
+            waiting.push(stream.unwrap());
+        }
+        let hosts = format!("{address},{}", table.server().address());
+        let url = table.url().replace(&table.server().address().to_string(), &hosts);
+        let locks = manager(&url, LONG).await;
+        locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
+}

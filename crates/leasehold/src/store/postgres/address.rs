@@ -12,13 +12,17 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::fault;
 use super::layout::Names;
 use super::tls::{self, Trust};
-use super::wire::Wire;
+use super::wire::{self, Wire};
 use crate::error::{Error, ErrorKind, Result};
 
 const PORT: u16 = 5432;
 
 /// After this long without traffic the operating system asks the peer for a sign of life, three times.
 const IDLE: Duration = Duration::from_secs(15);
+
+/// How long a host may take to accept a connection, so that there is time for the next one: a fifth of what connecting may
+/// take, and many times what a network takes.
+const HOST_LIMIT: Duration = Duration::from_secs(1);
 
 /// Servers, a database, who asks, and the tables.
 #[derive(Debug)]
@@ -167,7 +171,7 @@ impl Address {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         config.keepalives_idle(IDLE).keepalives_interval(IDLE / 3).keepalives_retries(3).tcp_user_timeout(IDLE * 2);
-        Ok((Place { config, tls }, self.names))
+        Ok((Place::new(config, tls), self.names))
     }
 }
 
@@ -181,12 +185,19 @@ impl Place {
     /// Where a configuration leads: a server whose encryption is required must be known to the system's authorities.
     pub(super) fn of(config: Config) -> Result<Self> {
         let trust = if config.get_ssl_mode() == SslMode::Require { Trust::System } else { Trust::Anybody };
-        Ok(Self { config, tls: tls::connector(trust)? })
+        Ok(Self::new(config, tls::connector(trust)?))
+    }
+
+    fn new(mut config: Config, tls: MakeRustlsConnect) -> Self {
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(HOST_LIMIT);
+        }
+        Self { config, tls }
     }
 
     /// Connects; what the server tells unasked goes to `heard`, `None` is the end.
     pub(super) async fn connect(&self, heard: impl FnMut(Option<Notification>) + Send + 'static) -> Result<Wire> {
-        let wire = Wire::connect(&self.config, self.tls.clone(), heard).await;
+        let wire = Wire::connect(&self.config, wire::new_id()?, self.tls.clone(), heard).await;
         wire.map_err(|error| fault::connecting(error, &self.to_string()))
     }
 }

@@ -17,6 +17,7 @@ use super::layout::Names;
 use super::link::Link;
 use super::survey;
 use super::while_connecting;
+use super::wire::Parameter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, HolderInfo, Inspection,
@@ -32,11 +33,13 @@ mod session;
 /// dies gives it back at once. When the server ends the session, another may hold the lock *before* this process is told:
 /// only the resource can refuse a late write, by its token. Leases cannot be handed over, listed or removed.
 ///
-/// The lock of a key is the first 8 bytes of the SHA-256 of `namespace:name`, as a big-endian number, so that others can
-/// take it, too:
+/// The lock of a key is the first 8 bytes of the SHA-256 of `namespace:name` in UTF-8, or of the bare name where the
+/// namespace is empty, as a big-endian number, so that others can take it, too:
 ///
 /// ```sql
-/// SELECT pg_try_advisory_lock(('x' || left(encode(sha256('leasehold:deploy'), 'hex'), 16))::bit(64)::bigint)
+/// SELECT pg_try_advisory_lock(
+///     ('x' || left(encode(sha256(convert_to('leasehold:deploy', 'UTF8')), 'hex'), 16))::bit(64)::bigint
+/// )
 /// ```
 #[derive(Clone)]
 pub struct PostgresAdvisoryStore {
@@ -85,7 +88,7 @@ impl PostgresAdvisoryStore {
     // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
     fn over(place: Place, names: Names) -> BoxFuture<Result<Self>> {
         Box::pin(async move {
-            let link = Link::to(place, names);
+            let link = Link::to(place, names).map_err(while_connecting)?;
             let (_, facts) = link.wire().await.map_err(while_connecting)?;
             // Where a session is told nothing, it is not the same for each statement.
             if !link.hear().await.map_err(while_connecting)? {
@@ -111,10 +114,9 @@ impl PostgresAdvisoryStore {
         let (wire, _) = self.link.wire().await?;
         if let Some(session) = known {
             // It may be there still, without a way to it; what it holds is nobody's.
-            let (pid, start) = session.backend();
-            let end =
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2";
-            self.link.look(end, &[(pid, Type::INT4), (start, Type::TEXT)]).await.ok();
+            let ((pid, start), id) = (session.backend(), session.id());
+            let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
+            self.link.look(include_str!("sql/end.sql"), &known).await.ok();
         }
         let session = Session::begin(&self.link, &wire).await?;
         *self.session.lock() = Some(Arc::clone(&session));

@@ -14,7 +14,7 @@ const SHAPE: &str = "expires timestamp with time zone, fence bigint, holder text
     renewed timestamp with time zone, since timestamp with time zone";
 
 /// The first version that has all that is asked for.
-const OLDEST: i32 = 110_000;
+const OLDEST: i32 = 120_000;
 
 /// How often others may get in the way while the tables are made.
 const ATTEMPTS: u32 = 5;
@@ -191,7 +191,7 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<Facts>> {
         }
     }
     if row.try_get::<_, i32>(3).map_err(|_| fault::unexpected_look())? < OLDEST {
-        return Err(rejected("the server is too old: use PostgreSQL 11 or later"));
+        return Err(rejected("the server is too old: use PostgreSQL 12 or later"));
     }
     let table = names.channel();
     match (get_text(6)?, get_text(5)?) {

@@ -17,7 +17,7 @@ use super::answer;
 use super::fault::{self, Effect};
 use super::layout::{self, Facts, Names, Statements};
 use super::marks::Marks;
-use super::wire::{Parameter, Wire, text};
+use super::wire::{self, Parameter, Wire, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::BoxFuture;
 use crate::store::watches::{Doubt, Watches};
@@ -69,12 +69,12 @@ pub(super) struct Link {
 
 impl Link {
     /// A way that nobody has gone yet.
-    pub(super) fn to(place: Place, names: Names) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn to(place: Place, names: Names) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
             statements: Statements::on(&names),
             place,
             names,
-            id: format!("{:016x}", fastrand::u64(..)),
+            id: wire::new_id()?[..16].to_owned(),
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             is_closed: AtomicBool::new(false),
@@ -82,7 +82,7 @@ impl Link {
             marks: Marks::default(),
             hearing: Mutex::new(None),
             silence: Arc::default(),
-        })
+        }))
     }
 
     /// The connection; a new one if there is none that is known to stand.

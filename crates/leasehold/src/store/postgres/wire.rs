@@ -13,6 +13,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::clock::{Clock, Moment};
+use crate::types::OwnerToken;
 
 /// A connection on which a request was given up, and on which nothing came for this long, is replaced before the next
 /// request: its peer may have vanished without a word. Far more than a round trip, and little beside a ttl.
@@ -31,6 +32,8 @@ pub(super) fn text(value: &String) -> Parameter<'_> {
 /// A connection, and whether it can still be used.
 pub(super) struct Wire {
     client: Client,
+    /// What its server can know it by.
+    id: String,
     /// What reads it.
     task: AbortHandle,
     /// Closed when that ends.
@@ -44,6 +47,7 @@ impl Wire {
     /// Connects. What the server tells unasked goes to `heard`; `None` is the end.
     pub(super) async fn connect(
         config: &Config,
+        id: String,
         tls: MakeRustlsConnect,
         mut heard: impl FnMut(Option<Notification>) + Send + 'static,
     ) -> Result<Self, Error> {
@@ -62,6 +66,7 @@ impl Wire {
         });
         Ok(Self {
             client,
+            id,
             task: task.abort_handle(),
             over,
             ended: AtomicBool::new(false),
@@ -82,7 +87,8 @@ impl Wire {
         self.ask_once(statement, parameters).await
     }
 
-    async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    /// Runs a statement as [`ask`](Self::ask), and once: what a session locks stays locked when a statement is rolled back.
+    pub(super) async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         let flight = Flight::new(self);
         let answer = self.client.query_typed(statement, parameters).await;
         flight.landed(answer)
@@ -93,6 +99,10 @@ impl Wire {
         let flight = Flight::new(self);
         let answer = self.client.batch_execute(statements).await;
         flight.landed(answer)
+    }
+
+    pub(super) const fn id(&self) -> &String {
+        &self.id
     }
 
     pub(super) fn stands(&self) -> bool {
@@ -190,6 +200,11 @@ fn spoils(error: &Error) -> bool {
         }
         None => true,
     }
+}
+
+/// 128 bits from the operating system, which a `fork` does not repeat, as 32 digits.
+pub(super) fn new_id() -> crate::error::Result<String> {
+    Ok(String::from_utf8_lossy(OwnerToken::mint()?.as_bytes()).into_owned())
 }
 
 fn nanos(length: Duration) -> u64 {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::super::answer;
@@ -20,12 +21,6 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::store::Loss;
 use crate::types::{FencingToken, Key, OwnerToken};
 
-/// Makes the session our own: nothing ends it for being idle, and the server asks soon whether a silent client is there.
-const BEGIN: &str = "SELECT set_config('leasehold.session', $1, false), pg_backend_pid(), \
-    coalesce((SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()), ''), \
-    set_config('tcp_keepalives_idle', '15', false), set_config('tcp_keepalives_interval', '5', false), \
-    set_config('tcp_keepalives_count', '3', false), \
-    (SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout')";
 const CHECK: &str = "SELECT current_setting('leasehold.session', true) = $1";
 const UNLOCK: &str = "SELECT CASE WHEN current_setting('leasehold.session', true) = $1 THEN pg_advisory_unlock($2) END";
 
@@ -36,7 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Session {
     link: Arc<Link>,
     wire: Arc<Wire>,
-    id: String,
     /// The server's process, and since when it is there.
     backend: (i32, String),
     slots: Mutex<HashMap<i64, Arc<Slot>>>,
@@ -68,13 +62,16 @@ pub(super) enum Answer {
 
 impl Session {
     pub(super) async fn begin(link: &Arc<Link>, wire: &Arc<Wire>) -> Result<Arc<Self>> {
-        let id = format!("{:032x}", fastrand::u128(..));
-        let rows = wire.ask(BEGIN, &[text(&id)]).await.map_err(fault::of_look)?;
+        let rows = wire.ask(include_str!("../sql/begin.sql"), &[text(wire.id())]).await.map_err(fault::of_look)?;
         let row = rows.first().ok_or_else(fault::unexpected_look)?;
+        if answer::get::<Option<&str>>(row, 0, Effect::Look)?.is_none() {
+            // The next one may be lent a better one.
+            wire.cut();
+            return Err(pooled());
+        }
         let session = Arc::new(Self {
             link: Arc::clone(link),
             wire: Arc::clone(wire),
-            id,
             backend: (answer::get(row, 1, Effect::Look)?, answer::get(row, 2, Effect::Look)?),
             slots: Mutex::default(),
             losses: Mutex::default(),
@@ -97,6 +94,11 @@ impl Session {
     /// The server's process, and since when it is there.
     pub(super) const fn backend(&self) -> &(i32, String) {
         &self.backend
+    }
+
+    /// What the server knows it by.
+    pub(super) fn id(&self) -> &String {
+        self.wire.id()
     }
 
     /// Looks whether the other end is there, if there is a doubt. Ends a session that is good for nothing new, unless it
@@ -145,7 +147,12 @@ impl Session {
         let answer = match &*held {
             Some(held) if held.owner == owner => self.check().await.map(|()| Answer::Granted(held.clone())),
             Some(_) => Ok(Answer::HeldHere),
-            None => self.claim_from_server(id, &key, &owner, waits).await,
+            None => {
+                let unread = Unread::of(&self);
+                let answer = self.claim_from_server(id, &key, &owner, waits).await;
+                unread.read(&answer);
+                answer
+            }
         };
         if let Ok(Answer::Granted(granted)) = &answer {
             *held = Some(granted.clone());
@@ -183,14 +190,17 @@ impl Session {
 
     /// The token, if the lock was free.
     async fn try_lock(&self, id: i64) -> Result<Option<FencingToken>> {
-        let asking: [Parameter<'_>; 2] = [text(&self.id), (&id, Type::INT8)];
-        let rows = match self.wire.ask(&self.link.statements.try_lock, &asking).await {
+        let asking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
+        let rows = match self.wire.ask_once(&self.link.statements.try_lock, &asking).await {
             Ok(rows) => rows,
             Err(error) => {
                 let error = fault::of(error, Effect::Change);
                 // A statement that fails keeps the lock that it took before.
-                if error.kind() == ErrorKind::Indeterminate || self.wire.ask(UNLOCK, &asking).await.is_err() {
-                    self.end();
+                if error.kind() != ErrorKind::Indeterminate {
+                    let unlocked = self.wire.ask_once(UNLOCK, &asking).await;
+                    if !unlocked.is_ok_and(|rows| verdict(&rows).is_some()) {
+                        self.end();
+                    }
                 }
                 return Err(error);
             }
@@ -208,7 +218,14 @@ impl Session {
         let slot = self.slot(id);
         let mut held = slot.lock().await;
         let is_ours = held.as_ref().is_some_and(|held| held.owner == owner && held.key == key);
-        let released = if is_ours { self.unlock(id, &key).await.map(|()| true) } else { Ok(false) };
+        let released = if is_ours {
+            let unread = Unread::of(&self);
+            let unlocked = self.unlock(id, &key).await;
+            unread.read(&unlocked);
+            unlocked.map(|()| true)
+        } else {
+            Ok(false)
+        };
         if is_ours && released.is_ok() {
             *held = None;
             self.losses.lock().remove(&id);
@@ -222,12 +239,15 @@ impl Session {
     }
 
     async fn unlock(&self, id: i64, key: &Key) -> Result<()> {
-        let unlocking: [Parameter<'_>; 2] = [text(&self.id), (&id, Type::INT8)];
+        let unlocking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
         let (stored, told) = (key.as_stored(), self.link.released(key.as_stored()));
         let telling: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&told, Type::TEXT)];
-        let (unlocked, _) = tokio::join!(biased; self.wire.ask(UNLOCK, &unlocking), self.wire.ask(&self.link.statements.tell, &telling));
+        let (unlocked, _) = tokio::join!(biased;
+            self.wire.ask_once(UNLOCK, &unlocking),
+            self.wire.ask(&self.link.statements.tell, &telling),
+        );
         let unlocked = unlocked.map_err(|error| fault::of(error, Effect::Change));
-        match unlocked.map(|rows| rows.first().and_then(|row| row.try_get::<_, Option<bool>>(0).ok().flatten())) {
+        match unlocked.map(|rows| verdict(&rows)) {
             Ok(Some(true)) => Ok(()),
             Ok(Some(false)) => {
                 self.end();
@@ -251,8 +271,8 @@ impl Session {
 
     /// Makes sure that the session is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<()> {
-        let rows = self.wire.ask(CHECK, &[text(&self.id)]).await.map_err(fault::of_look)?;
-        match rows.first().and_then(|row| row.try_get::<_, Option<bool>>(0).ok().flatten()) {
+        let rows = self.wire.ask(CHECK, &[text(self.wire.id())]).await.map_err(fault::of_look)?;
+        match verdict(&rows) {
             Some(true) => Ok(()),
             _ => Err(self.swapped()),
         }
@@ -278,6 +298,35 @@ impl Session {
     }
 }
 
+/// Ends a session unless it is certain what it holds: an answer that nobody has read, as where a runtime ends, may have
+/// been a grant.
+struct Unread<'a>(Option<&'a Session>);
+
+impl<'a> Unread<'a> {
+    const fn of(session: &'a Session) -> Self {
+        Self(Some(session))
+    }
+
+    fn read<T>(mut self, answer: &Result<T>) {
+        if !answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Indeterminate) {
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0 {
+            session.end();
+        }
+    }
+}
+
+/// What one row with one column tells; `None` = nothing, as where the session is not ours.
+fn verdict(rows: &[Row]) -> Option<bool> {
+    rows.first()?.try_get(0).ok().flatten()
+}
+
 /// Tells of a request that is given up while it stands.
 struct GivenUp(Option<(Arc<Wire>, Moment)>);
 
@@ -293,7 +342,7 @@ impl Drop for GivenUp {
 pub(super) fn pooled() -> Error {
     Error::new(
         ErrorKind::Rejected,
-        "a pooler lends another session to each transaction, which would leave locks behind: connect past it, or write \
+        "a pooler lends sessions to others as they are, with the locks that they hold: connect past it, or write \
          mode=table",
     )
 }
