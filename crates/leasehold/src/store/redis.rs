@@ -4,7 +4,7 @@
 //! ttl is the server's, so a client that takes locks by `SET key token NX PX ttl` and this store exclude each other
 //! (with an empty namespace, or by the full name `namespace:key`). Beside each key stands a companion, a hash whose
 //! name begins with that of the key, with the counter for fencing tokens and what people may read about the holder; it
-//! lasts for 30 days at least.
+//! lasts for 30 days from its first use, or its last extension.
 //!
 //! A lease ends by the server's wall clock. Fencing tokens count up and are never below the server's time in
 //! microseconds, so they go on to grow over a restart without data and over a failover, unless the clock goes back. A
