@@ -3,6 +3,7 @@
 //! A loss is played by cutting the log, in the same file, and opening it as another boot does.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use fastrand::Rng;
 use rusqlite::config::DbConfig;
@@ -12,6 +13,9 @@ use super::*;
 const KEYS: u64 = 6;
 const STEPS: usize = 25;
 const LOSSES: u64 = 40;
+
+/// Where the header of a log has what each of its frames repeats.
+const SALTS: Range<usize> = 16..24;
 
 /// A file that lives through several boots.
 struct Machine {
@@ -60,7 +64,8 @@ impl Machine {
     async fn boot(&mut self) -> SqliteStore {
         self.boot += 1;
         self.held.retain(|_, held| held.untied);
-        let boot = format!("boot {}", self.boot);
+        // Of several lengths, so that the file outgrows its room at several points.
+        let boot = format!("boot {:0>1$}", self.boot, self.rng.usize(..200));
         SqliteStore::open_on(&self.path, host_with(|host| host.boot = boot)).await.unwrap()
     }
 
@@ -118,23 +123,39 @@ impl Machine {
     }
 
     /// Does many things, and notes how long the log is after each.
+    ///
+    /// When the file outgrows its room, the log begins anew: all before is in the file by then, and synced.
     async fn history(&mut self, store: &SqliteStore) -> Vec<Mark> {
         let mut marks = vec![self.mark(true)];
+        let mut round = self.round();
         for _ in 0..STEPS {
+            let before = self.held.clone();
             let synced = self.step(store).await;
+            if self.round() != round {
+                round = self.round();
+                marks = vec![Mark { end: 0, held: before, synced: true }];
+            }
             marks.push(self.mark(synced));
         }
         marks
     }
 
     fn mark(&self, synced: bool) -> Mark {
-        let log = fs::read(place::beside(&self.path, place::LOG)).unwrap();
-        Mark { end: *boundaries(&log).last().unwrap(), held: self.held.clone(), synced }
+        Mark { end: *boundaries(&self.log()).last().unwrap(), held: self.held.clone(), synced }
+    }
+
+    fn log(&self) -> Vec<u8> {
+        fs::read(place::beside(&self.path, place::LOG)).unwrap()
+    }
+
+    /// Changes whenever the log begins anew.
+    fn round(&self) -> [u8; 8] {
+        self.log()[SALTS].try_into().unwrap()
     }
 
     /// What is on disk; nobody may have the file open.
     fn disk(&self) -> Disk {
-        Disk { file: fs::read(&self.path).unwrap(), log: fs::read(place::beside(&self.path, place::LOG)).unwrap() }
+        Disk { file: fs::read(&self.path).unwrap(), log: self.log() }
     }
 
     /// Puts this on disk, into the same files.
@@ -180,7 +201,7 @@ fn boundaries(log: &[u8]) -> Vec<usize> {
     assert_eq!(number(0) & !1, 0x377f_0682, "not a log");
     let frame = FRAME_HEADER + usize::try_from(number(8)).unwrap();
     // What an earlier round of the log left behind has other salts.
-    let is_frame = |at: &usize| at + frame <= log.len() && log[at + 8..at + 16] == log[16..24];
+    let is_frame = |at: &usize| at + frame <= log.len() && log[at + 8..at + 16] == log[SALTS];
     let frames = (HEADER..).step_by(frame).take_while(is_frame);
     [HEADER].into_iter().chain(frames.map(|at| at + frame)).collect()
 }
@@ -202,7 +223,7 @@ async fn the_log_may_end_anywhere() {
         store.close().await.unwrap();
         let whole = machine.disk();
         let ends = boundaries(&whole.log);
-        assert!(ends.len() > STEPS, "the history is in the log");
+        assert!(ends.len() > marks.len(), "the history is in the log");
         // Before the first mark the loss is one in the middle of the start itself.
         let places = ends.iter().flat_map(|&end| [end - 1, end, end + 1]).chain([0, 1, 24]);
         for cut in places.filter(|&cut| cut <= whole.log.len()) {
