@@ -229,7 +229,8 @@ async fn the_log_may_end_anywhere() {
         for cut in places.filter(|&cut| cut <= whole.log.len()) {
             let held = &marks.iter().rfind(|mark| mark.end <= cut).unwrap_or(&marks[0]).held;
             let mut filled = whole.log[..cut].to_vec();
-            filled.resize(whole.log.len(), 0);
+            // With anything but the byte that would have come next.
+            filled.resize(whole.log.len(), whole.log.get(cut).map_or(0, |next| !next));
             for log in [&whole.log[..cut], &filled] {
                 machine.restore(&whole.file, log);
                 let after = SqliteStore::open_on(&machine.path, other_boot()).await.unwrap();
