@@ -31,6 +31,8 @@ mod record;
 mod report;
 mod request;
 mod status;
+#[cfg(feature = "otel")]
+mod trace;
 
 /// After this long in line people are told for whom they wait.
 const SILENT_WAIT: Duration = Duration::from_secs(2);
@@ -360,6 +362,8 @@ fn environment(
             None => environment.remove(name),
         }
     }
+    #[cfg(feature = "otel")]
+    trace::hand_on(&mut environment);
     environment
 }
 

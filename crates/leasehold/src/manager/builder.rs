@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::holder;
-use crate::observe::{Observer, Silent};
+use crate::observe::Observer;
 use crate::options::{Backoff, DEFAULT_MAX_WAITERS, DEFAULT_TTL, MAX_OPERATION_LIMIT, Margin, Renew, Wait};
 use crate::store::{Fencing, HolderInfo, Scope, SharedStore};
 use crate::types::{DEFAULT_NAMESPACE, check_namespace};
@@ -19,7 +19,7 @@ use crate::types::{DEFAULT_NAMESPACE, check_namespace};
 pub struct LockManagerBuilder {
     store: SharedStore,
     clock: Clock,
-    observer: Arc<dyn Observer>,
+    observers: Vec<Arc<dyn Observer>>,
     settings: Settings,
     scope: Scope,
     fencing: Fencing,
@@ -30,7 +30,7 @@ impl LockManagerBuilder {
         Self {
             store,
             clock: Clock::system(),
-            observer: Arc::new(Silent),
+            observers: Vec::new(),
             settings: Settings {
                 namespace: DEFAULT_NAMESPACE.to_owned(),
                 ttl: DEFAULT_TTL,
@@ -109,9 +109,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets who is told of every event.
+    /// Adds an observer, which is told of every event.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
+        self.observers.push(Arc::new(observer));
         self
     }
 
@@ -181,6 +181,6 @@ impl LockManagerBuilder {
     }
 
     pub(super) fn assemble(self) -> LockManager {
-        LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
+        LockManager { engine: Engine::new(self.store, self.clock, self.observers, self.settings) }
     }
 }
