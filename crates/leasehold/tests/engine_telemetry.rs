@@ -25,7 +25,9 @@ use tokio::time::{sleep, timeout};
 
 /// Writes down the names of events, and what gauges they make.
 #[derive(Clone, Debug, Default)]
-struct Names(Arc<Mutex<(Vec<String>, BTreeMap<&'static str, i64>)>>);
+struct Names(Arc<Mutex<Told>>);
+
+type Told = (Vec<String>, BTreeMap<&'static str, i64>);
 
 impl Names {
     /// What was told since the last call, without requests to the store.
