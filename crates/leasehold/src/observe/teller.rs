@@ -61,6 +61,13 @@ impl Teller {
         self.is_forked.store(true, Ordering::Relaxed);
     }
 
+    /// How many events are noted, the one that is being told included.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn untold(&self) -> usize {
+        let noted = self.noted.lock();
+        noted.events.len() + usize::from(noted.telling)
+    }
+
     /// Keeps an event until [`tell`](Self::tell).
     pub(crate) fn note(&self, event: impl FnOnce(&'static str) -> Event) {
         if !self.is_heard() {
