@@ -299,9 +299,14 @@ impl Link {
         }
     }
 
-    /// Asks for one answer that changes nothing.
-    pub(super) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value> {
-        self.wire().await?.ask(command).await.map_err(|error| fault::of(error, Effect::Look))
+    /// Asks for one answer that changes nothing, of a primary.
+    pub(super) async fn ask(self: &Arc<Self>, command: Cmd) -> Result<Value> {
+        let answers = self.wire().await?.look(in_one(iter::once(command))).await;
+        match answers.map_err(|error| fault::of(error, Effect::Look))?.pop() {
+            Some(Value::ServerError(error)) => Err(fault::of(error.into(), Effect::Look)),
+            Some(answer) => Ok(answer),
+            None => Err(fault::unexpected(Effect::Look)),
+        }
     }
 
     /// Looks once at leases that may be gone.
@@ -330,7 +335,7 @@ impl Link {
             pipeline.cmd("GET").arg(&*doubt.key);
         }
         let wire = self.wire().await?;
-        let answers = wire.ask_all(&pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
+        let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
         for (doubt, answer) in doubts.iter().zip(answers) {
             match answer {
                 Value::BulkString(held) if held == doubt.owner.as_bytes() => {}
