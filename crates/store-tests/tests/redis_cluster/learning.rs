@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use store_tests::{Cluster, run};
+use leasehold::ErrorKind;
+use store_tests::{Cluster, Monitor, run};
 
 use crate::{LONG, take};
 
@@ -33,5 +34,41 @@ fn a_new_map_costs_no_connection() {
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
         assert_eq!(present(), before);
+    });
+}
+
+/// Everybody who finds a server gone wants a new map, and one is enough for all.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn many_who_find_a_server_gone_ask_for_few_maps() {
+    run(async {
+        const REQUESTS: usize = 200;
+        let cluster = Cluster::start();
+        let locks = cluster.manager(LONG).await;
+        let names = cluster.names_at(1, "gone", REQUESTS);
+        for node in 0..3 {
+            take(&locks, &cluster.name_at(node, "asked")).await.release().await.unwrap();
+        }
+        cluster.server(1).kill().unwrap();
+        let mut monitor = Monitor::start(cluster.server(0).address());
+        // The answer takes longer than all the requests.
+        for node in [0, 2] {
+            cluster.server(node).stop().unwrap();
+        }
+        let ask = |name: String| {
+            let lock = locks.lock(&name);
+            tokio::spawn(async move { lock.try_acquire().await.map(drop) })
+        };
+        let tasks: Vec<_> = names.into_iter().map(ask).collect();
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        for node in [0, 2] {
+            cluster.server(node).cont().unwrap();
+        }
+        for task in tasks {
+            let error = task.await.unwrap().unwrap_err();
+            assert!([ErrorKind::Unavailable, ErrorKind::Indeterminate].contains(&error.kind()), "{error:?}");
+        }
+        let maps = monitor.requests().iter().filter(|request| request.contains("\"SLOTS\"")).count();
+        assert!((1..REQUESTS / 4).contains(&maps), "{maps} maps for {REQUESTS} requests");
     });
 }
