@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold::ErrorKind;
+use leasehold::store::{Claim, Store};
+use leasehold::{ErrorKind, Key, OwnerToken};
 use store_tests::{Cluster, Monitor, run};
 
-use crate::{LONG, take};
+use crate::{LONG, take, until};
 
 /// The connections to a server that are told of changes.
 fn listeners(cluster: &Cluster, node: usize) -> BTreeSet<String> {
@@ -70,5 +71,30 @@ fn many_who_find_a_server_gone_ask_for_few_maps() {
         }
         let maps = monitor.requests().iter().filter(|request| request.contains("\"SLOTS\"")).count();
         assert!((1..REQUESTS / 4).contains(&maps), "{maps} maps for {REQUESTS} requests");
+    });
+}
+
+/// A slot that nobody keeps when the map is drawn: renewals alone find out who keeps it later.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_slot_that_was_on_no_map_is_looked_for() {
+    run(async {
+        let cluster = Cluster::start();
+        let (store, owner) = (cluster.store().await, OwnerToken::mint().unwrap());
+        let name = cluster.name_at(0, "missing");
+        let key = Key::new("leasehold", &name).unwrap();
+        store.acquire(&Claim::new(&key, &owner, LONG)).await.unwrap();
+        let slot = cluster.slot(&format!("leasehold:{name}")).to_string();
+        for node in 0..3 {
+            cluster.ask::<()>(node, &["CLUSTER", "DELSLOTS", &slot]);
+        }
+        // Draws the map anew.
+        store.probe().await.unwrap();
+        let claims = [Claim::new(&key, &owner, LONG)];
+        let error = store.extend(&claims).await.unwrap().remove(0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        cluster.ask::<()>(0, &["CLUSTER", "ADDSLOTS", &slot]);
+        let extended = || async { store.extend(&claims).await.unwrap().remove(0).ok() };
+        until("the slot's new keeper", extended).await.expect("it is held all the time");
     });
 }

@@ -104,6 +104,10 @@ impl Cluster {
             let keeper = map.keeper(slot(call.key())).map(|link| ways.push((at, Way::to(link))));
             answers.push(keeper.err().map(Err));
         }
+        if ways.len() < calls.len() {
+            // Nobody kept a slot when the map was drawn.
+            self.look_again();
+        }
         let mut has_learned = false;
         for turn in 0..TURNS {
             if ways.is_empty() {
