@@ -247,6 +247,10 @@ impl Link {
             if answers.len() <= at {
                 break;
             }
+            // Without this command the other one is told to go back where it came from.
+            if let Some(Value::ServerError(error)) = answers[..at].first() {
+                return Ok(Err(error.clone().into()));
+            }
             match (answers.swap_remove(at), &after) {
                 (answer, _) if is_unknown(&answer) => {}
                 (Value::ServerError(error), _) => return Ok(Err(error.into())),
