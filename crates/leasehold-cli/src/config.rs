@@ -220,6 +220,11 @@ pub(crate) fn key_name(typed: &OsStr) -> Result<&str, Failure> {
     Ok(name)
 }
 
+/// The key in its namespace.
+pub(crate) fn key(settings: &Settings, name: &str) -> Result<Key, Failure> {
+    Key::new(settings.namespace(), name).map_err(|error| Failure::from_error(&error, false))
+}
+
 /// The flags of `run` that may be said elsewhere too.
 pub(crate) fn flags(nonblock: bool, wait: Option<&str>, ttl: Option<&str>) -> Result<Config, Failure> {
     let mut config = Config::default();
