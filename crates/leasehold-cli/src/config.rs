@@ -109,6 +109,11 @@ impl Settings {
         self.resolved.wait
     }
 
+    /// How long leases stand that are not renewed.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.resolved.ttl
+    }
+
     /// The prefix of every key.
     pub(crate) fn namespace(&self) -> &str {
         &self.resolved.namespace

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use self::answer::Answer;
 pub(crate) use self::keeper::keep;
 use super::owner::{self, Keeper};
-use super::{busy, run};
+use super::{busy, grace, run};
 use crate::child::OnLost;
 use crate::cli::{Acquire, Global, Reach};
 use crate::config::{self, Settings};
@@ -238,7 +238,7 @@ async fn open(
     renew: Renew,
     about: Option<Pid>,
 ) -> Result<LockManager, Failure> {
-    let mut builder = settings.open().await?.renew(renew);
+    let mut builder = settings.open().await?.renew(renew).margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),

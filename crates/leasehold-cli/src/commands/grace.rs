@@ -10,6 +10,16 @@ use crate::output;
 /// The longest grace that is chosen where none was asked for.
 const LONGEST: Duration = Duration::from_secs(10);
 
+/// How long a KILL may take to be sent and to end a job on a busy machine: a share of the ttl, and at most.
+const TIME_TO_KILL: (u32, Duration) = (8, Duration::from_millis(500));
+
+/// What is taken off the end of a lease under which a command runs: beside what the library takes off, the time to end it.
+pub(super) fn margin(ttl: Duration) -> Margin {
+    let (part, most) = TIME_TO_KILL;
+    let constant = Margin::default().of(Duration::ZERO) + (ttl / part).min(most);
+    Margin::new(0.01, constant).unwrap_or_default()
+}
+
 /// The time between the first renewal that can fail and the end of the lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
@@ -26,7 +36,7 @@ impl Room {
             Renew::Off => Duration::ZERO,
             _ => ttl / 3,
         };
-        let length = ttl.saturating_sub(interval).saturating_sub(Margin::default().of(ttl));
+        let length = ttl.saturating_sub(interval).saturating_sub(margin(ttl).of(ttl));
         Self { ttl, interval, length }
     }
 

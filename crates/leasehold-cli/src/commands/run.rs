@@ -18,6 +18,7 @@ use self::request::Request;
 pub(super) use self::request::on_lost;
 pub(crate) use self::status::Status;
 use super::busy;
+use super::grace;
 use super::owner::{HOLD_ON, Keeper, LET_GO, Owner};
 use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
@@ -87,7 +88,8 @@ async fn take_part(
 
 async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
-    let mut builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
+    let builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
+    let mut builder = builder.margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),

@@ -10,4 +10,6 @@ mod support;
 mod site;
 
 mod across;
+mod jobs;
 mod keepers;
+mod links;

@@ -67,11 +67,6 @@ impl Site {
         Self { place: Place::on(url), store }
     }
 
-    /// Another place on the same store.
-    pub(crate) fn another(&self) -> Self {
-        Self::on(self.store.clone())
-    }
-
     /// How the store is named behind another address.
     pub(crate) fn url_at(&self, address: SocketAddr) -> String {
         self.store.url_at(address)
