@@ -13,3 +13,4 @@ mod across;
 mod jobs;
 mod keepers;
 mod links;
+mod secrets;

@@ -76,6 +76,10 @@ impl Site {
         self.store.server()
     }
 
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(self.store, Kept::File)
+    }
+
     /// Whether leases end with the connection of their holder.
     pub(crate) fn is_session(&self) -> bool {
         matches!(self.store, Kept::Postgres(_, "advisory"))
