@@ -20,6 +20,7 @@ mod config;
 mod doctor;
 mod extend;
 mod force_release;
+mod grace;
 mod list;
 mod owner;
 mod release;
