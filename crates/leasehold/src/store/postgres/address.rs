@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{Config, Notification};
+use tokio_postgres::{CancelToken, Config, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault;
@@ -40,9 +40,10 @@ pub(crate) struct Address {
 
 /// What keeps the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Table,
     Advisory,
+    Xact,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +96,14 @@ impl Address {
         self.mode = match mode {
             "table" => Mode::Table,
             "advisory" => Mode::Advisory,
-            _ => return Err(invalid("option \"mode\" is none that there is: write table or advisory")),
+            "xact" => Mode::Xact,
+            _ => return Err(invalid("option \"mode\" is none that there is: write table, advisory or xact")),
         };
         Ok(self)
     }
 
-    pub(super) fn is_advisory(&self) -> bool {
-        self.mode == Mode::Advisory
+    pub(super) const fn keeps(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) fn schema(mut self, name: &str) -> Result<Self> {
@@ -199,6 +201,12 @@ impl Place {
     pub(super) async fn connect(&self, heard: impl FnMut(Option<Notification>) + Send + 'static) -> Result<Wire> {
         let wire = Wire::connect(&self.config, wire::new_id()?, self.tls.clone(), heard).await;
         wire.map_err(|error| fault::connecting(error, &self.to_string()))
+    }
+
+    /// Has the server give up the request that a connection from here is at.
+    pub(super) async fn cancel(&self, token: &CancelToken) -> Result<()> {
+        let cancelled = token.cancel_query(self.tls.clone()).await;
+        cancelled.map_err(|error| fault::connecting(error, &self.to_string()))
     }
 }
 

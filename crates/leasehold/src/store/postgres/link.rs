@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio_postgres::Row;
+use tokio_postgres::{CancelToken, Row};
 use tokio_postgres::types::Type;
 
 use super::address::Place;
@@ -137,6 +137,28 @@ impl Link {
         self.silence.notify_one();
         self.watches.all_touched();
         ended
+    }
+
+    /// One more connection, for a purpose of its own; `ended` is called when the other end is gone.
+    pub(super) async fn another(&self, ended: impl Fn() + Send + 'static) -> Result<Wire> {
+        if self.is_closed() {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        let told = move |notification: Option<_>| {
+            if notification.is_none() {
+                ended();
+            }
+        };
+        self.limited(self.place.connect(told)).await
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Has the server give up the request that a connection is at. That it was asked for says nothing of whether it was done.
+    pub(super) async fn cancel(&self, token: &CancelToken) -> Result<()> {
+        self.place.cancel(token).await
     }
 
     /// Runs a statement that changes something.
