@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
-use tokio_postgres::{CancelToken, Config, Notification};
+use tokio_postgres::{Config, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault;
@@ -201,12 +201,6 @@ impl Place {
     pub(super) async fn connect(&self, heard: impl FnMut(Option<Notification>) + Send + 'static) -> Result<Wire> {
         let wire = Wire::connect(&self.config, wire::new_id()?, self.tls.clone(), heard).await;
         wire.map_err(|error| fault::connecting(error, &self.to_string()))
-    }
-
-    /// Has the server give up the request that a connection from here is at.
-    pub(super) async fn cancel(&self, token: &CancelToken) -> Result<()> {
-        let cancelled = token.cancel_query(self.tls.clone()).await;
-        cancelled.map_err(|error| fault::connecting(error, &self.to_string()))
     }
 }
 

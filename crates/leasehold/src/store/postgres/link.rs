@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio_postgres::{CancelToken, Row};
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::address::Place;
@@ -154,11 +154,6 @@ impl Link {
 
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
-    }
-
-    /// Has the server give up the request that a connection is at. That it was asked for says nothing of whether it was done.
-    pub(super) async fn cancel(&self, token: &CancelToken) -> Result<()> {
-        self.place.cancel(token).await
     }
 
     /// Runs a statement that changes something.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, CancelToken, Client, Config, Error, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::clock::{Clock, Moment};
@@ -103,11 +103,6 @@ impl Wire {
 
     pub(super) const fn id(&self) -> &String {
         &self.id
-    }
-
-    /// What has the server give up the request that it is at.
-    pub(super) fn cancel_token(&self) -> CancelToken {
-        self.client.cancel_token()
     }
 
     /// Whether nothing comes any more.

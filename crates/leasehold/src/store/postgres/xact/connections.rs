@@ -137,6 +137,12 @@ impl Connections {
         Leaving(self)
     }
 
+    /// Has the server give up what the transaction of this name is at. By a statement and not by the protocol's own request:
+    /// that has no answer, and some poolers do not survive it.
+    pub(super) async fn cancel(&self, id: &str) -> Result<()> {
+        self.link.look(include_str!("../sql/xact_cancel.sql"), &[text(&name(id))]).await.map(drop)
+    }
+
     /// Has the server end the transaction of this name, if it is still there: its connection was lost or cut, which the
     /// server may not know.
     pub(super) async fn end(&self, id: &str) {

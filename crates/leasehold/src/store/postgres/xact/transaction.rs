@@ -141,12 +141,12 @@ impl Transaction {
         }
     }
 
-    /// Leaves the line: has the server give up the statement that waits, and rolls back. The connection is used again if
-    /// both were answered, and by nothing else: a cancel request that is late would meet the next statement.
+    /// Leaves the line: has the server give up the statement that waits, and rolls back. The connection is used again only
+    /// if both were answered: a cancel request that came late would meet somebody else's statement.
     pub(super) async fn leave(&self, asked: impl Future<Output = std::result::Result<Option<bool>, PgError>>) {
         let _leaving = self.connections.leaving();
         let leaving = async {
-            self.connections.link.cancel(&self.connection.wire.cancel_token()).await?;
+            self.connections.cancel(&self.id).await?;
             asked.await.map_err(failed)
         };
         let answer = tokio::time::timeout(PATIENCE, leaving).await;
