@@ -10,6 +10,10 @@ use std::process::ExitStatus;
 use leasehold::{Error, ErrorKind};
 use rustix::io::Errno;
 
+pub(crate) use self::table::TABLE;
+
+mod table;
+
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// A question was answered with "no": nobody holds the key, nothing is held.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 
 use super::{Reach, Run, exit_code};
 use crate::exit::{self, Failure};
@@ -54,7 +54,7 @@ The secret that owns the lease is in the owner file, for its user only; keep it 
 #[command(group(ArgGroup::new("end").args(["ttl", "keeper"]).required(true).multiple(true)))]
 pub(crate) struct Acquire {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
@@ -66,7 +66,7 @@ pub(crate) struct Acquire {
     #[allow(clippy::option_option, reason = "an option whose value may be left out")]
     pub(crate) keeper: Option<Option<i32>>,
     /// Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
     /// How the answer is written
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
@@ -99,7 +99,7 @@ It prints the owner file; leasehold release deploy --owner-file FILE ends it ear
 #[command(after_help = HOLD_EXAMPLES)]
 pub(crate) struct Hold {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// How long, at most 24h
     #[arg(long = "for", value_name = "DUR", allow_hyphen_values = true)]
@@ -110,7 +110,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     /// Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
     /// How the answer is written
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
@@ -148,10 +148,10 @@ If nobody has the owner token any more: leasehold force-release deploy";
 #[command(after_help = RELEASE_EXAMPLES)]
 pub(crate) struct Release {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
 }
 
@@ -164,13 +164,13 @@ Examples:
 #[command(after_help = EXTEND_EXAMPLES)]
 pub(crate) struct Extend {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// Let the lease stand for this long from now; it is never shortened [env: LEASEHOLD_TTL] [default: 30s]
     #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) ttl: Option<String>,
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
 }
 
@@ -182,7 +182,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct Resume {
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) run: Run,
@@ -220,7 +220,7 @@ Examples:
 #[command(after_help = WAIT_EXAMPLES)]
 pub(crate) struct WaitFor {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// What to wait for
     #[arg(long = "for", value_name = "WHAT", default_value = "free")]
