@@ -111,12 +111,14 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     /// A lower-case fragment that says what is wrong and what to do about it.
     pub(crate) message: String,
+    /// What else to do, for people at this command.
+    pub(crate) advice: Option<String>,
 }
 
 impl Failure {
     /// A failure with this code.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), advice: None }
     }
 
     /// An error from the library, with its causes.
@@ -142,7 +144,7 @@ impl Failure {
         {
             return shortage;
         }
-        Self { code, message }
+        Self::new(code, message)
     }
 
     /// Something that the system has no more of.
@@ -159,6 +161,12 @@ impl Failure {
     pub(crate) fn note(mut self, note: &str) -> Self {
         self.message.push_str("; ");
         self.message.push_str(note);
+        self
+    }
+
+    /// Adds what to do next, unless the command that fails is just that.
+    pub(crate) fn advise(mut self, advice: String) -> Self {
+        self.advice = Some(advice);
         self
     }
 }

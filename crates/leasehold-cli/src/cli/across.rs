@@ -42,12 +42,16 @@ const ACQUIRE_EXAMPLES: &str = "\
 Examples, in a shell script:
   out=$(leasehold acquire deploy --ttl 10m --format shell) || exit; eval \"$out\"
   trap 'leasehold release deploy' EXIT
-      the lease ends after 10 minutes, whatever happens; leasehold extend deploy pushes that out
+      ends after 10 minutes, whatever happens; leasehold extend pushes that out
 
-  out=$(leasehold acquire deploy --keeper=$$ --format shell) || exit; eval \"$out\"
-      a process in the background renews the lease, and gives it back when the script ends in whatever way
+  out=$(leasehold acquire deploy --keeper=$$ --format shell) || exit
+  eval \"$out\"
+  trap 'leasehold release deploy' EXIT
+      a process in the background renews the lease, and gives it back when the
+      script ends in whatever way
 
-The secret that owns the lease is in the owner file, for its user only; keep it out of arguments and logs.";
+The secret that owns the lease is in the owner file, for its user only; keep it
+out of arguments and logs.";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = ACQUIRE_EXAMPLES)]
@@ -138,7 +142,7 @@ impl Hold {
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  leasehold release deploy                          as LEASEHOLD_OWNER_FILE or LEASEHOLD_OWNER says
+  leasehold release deploy                  by LEASEHOLD_OWNER_FILE, or _OWNER
   leasehold release deploy --owner-file /run/deploy.owner
   secret-tool lookup lease deploy | leasehold release deploy --owner-file -
 
@@ -157,7 +161,7 @@ pub(crate) struct Release {
 
 const EXTEND_EXAMPLES: &str = "\
 Examples:
-  leasehold extend deploy --ttl 10m || exit         before the next step; 79 if the lease is lost
+  leasehold extend deploy --ttl 10m || exit         79 if the lease is lost
   leasehold extend deploy --ttl 10m --owner-file /run/deploy.owner";
 
 #[derive(Debug, Args)]
@@ -176,8 +180,8 @@ pub(crate) struct Extend {
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  leasehold resume deploy -- ./publish.sh           as LEASEHOLD_OWNER_FILE or LEASEHOLD_OWNER says
-  leasehold resume deploy --from /run/deploy.owner --max-runtime 1h -- ./publish.sh";
+  leasehold resume deploy -- ./publish.sh   by LEASEHOLD_OWNER_FILE, or _OWNER
+  leasehold resume deploy --from own --max-runtime 1h -- ./publish.sh";
 
 #[derive(Debug, Args)]
 pub(crate) struct Resume {
@@ -212,7 +216,7 @@ impl Resume {
 
 const WAIT_EXAMPLES: &str = "\
 Examples:
-  leasehold wait migrate && ./start.sh              start when nobody migrates; another may begin meanwhile
+  leasehold wait migrate && ./start.sh      another may begin meanwhile
   leasehold wait leader --for held -w 1m
   leasehold wait leader --for change";
 

@@ -32,8 +32,8 @@ pub(crate) struct Version {
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
-  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold
-  leasehold completions zsh > ~/.zfunc/_leasehold         fpath has to name ~/.zfunc
+  . <(leasehold completions bash)                        in ~/.bashrc
+  leasehold completions zsh > ~/.zfunc/_leasehold        in a directory of fpath
   leasehold completions fish > ~/.config/fish/completions/leasehold.fish";
 
 #[derive(Debug, Args)]

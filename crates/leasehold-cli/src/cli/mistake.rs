@@ -116,7 +116,10 @@ mod tests {
             (&["force", "k"], "unknown subcommand 'force'; did you mean 'force-release'? usage: "),
             (&["config", "shw"], "unknown subcommand 'shw'; did you mean 'show'? usage: leasehold config "),
             (&["run", "k", "--tll", "1"], "unknown option '--tll'; did you mean '--ttl'? usage: leasehold run "),
-            (&["wait", "k", "--for", "fre"], "invalid value 'fre' for '--for <WHAT>' [possible values: free, held, change]; did you mean 'free'? see leasehold wait --help"),
+            (
+                &["wait", "k", "--for", "fre"],
+                "invalid value 'fre' for '--for <WHAT>' [possible values: free, held, change]; did you mean 'free'? see leasehold wait --help",
+            ),
             (&["qqq"], "unknown subcommand 'qqq'; usage: "),
             (&["show", "k", "--qqq"], "unknown option '--qqq'; usage: leasehold show "),
             (&["run", "-x", "--", "true"], "unknown option '-x'; a KEY of run cannot begin with '-'; usage: "),

@@ -25,6 +25,7 @@ mod nested;
 mod operator;
 mod options;
 mod outage;
+mod packaging;
 mod passing;
 mod redis;
 mod resume;
