@@ -11,7 +11,7 @@ use serde_json::json;
 
 use self::aside::Aside;
 pub(crate) use self::colour::{Colour, Stream, paint};
-pub(crate) use self::table::lines;
+pub(crate) use self::table::{hanging, lines};
 use crate::exit::{self, Failure};
 
 mod aside;

@@ -36,11 +36,16 @@ fn unknown_argument(error: &Error, arguments: &[OsString]) -> Option<String> {
         return Some(format!("unexpected argument '{word}'"));
     }
     let near = meant(error, ContextKind::SuggestedArg);
-    // What follows `--` is the command.
+    if !near.is_empty() || error.get(ContextKind::Suggested).is_none() {
+        return Some(format!("unknown option '{word}'{near}"));
+    }
+    // It may have been meant for a key. What follows `--` is the command.
     let is_run = arguments.iter().find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
-    let is_run = is_run.is_some_and(|subcommand| subcommand == "run");
-    let key = if near.is_empty() && is_run { "; a KEY of run cannot begin with '-'" } else { "" };
-    Some(format!("unknown option '{word}'{near}{key}"))
+    let key = match is_run {
+        Some(subcommand) if subcommand == "run" => "a KEY of run cannot begin with '-'".to_owned(),
+        _ => format!("a KEY that begins with '-' is written -- {word}"),
+    };
+    Some(format!("unknown option '{word}'; {key}"))
 }
 
 /// `; did you mean 'run'?`, or nothing.
@@ -121,7 +126,11 @@ mod tests {
                 "invalid value 'fre' for '--for <WHAT>' [possible values: free, held, change]; did you mean 'free'? see leasehold wait --help",
             ),
             (&["qqq"], "unknown subcommand 'qqq'; usage: "),
-            (&["show", "k", "--qqq"], "unknown option '--qqq'; usage: leasehold show "),
+            (&["stores", "--qqq"], "unknown option '--qqq'; usage: leasehold stores "),
+            (
+                &["show", "-x"],
+                "unknown option '-x'; a KEY that begins with '-' is written -- -x; usage: leasehold show ",
+            ),
             (&["run", "-x", "--", "true"], "unknown option '-x'; a KEY of run cannot begin with '-'; usage: "),
             (&["show", "a", "b"], "unexpected argument 'b'; usage: leasehold show "),
         ] {

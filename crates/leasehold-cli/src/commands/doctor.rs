@@ -71,14 +71,19 @@ fn text(settings: &Settings, diagnosis: &Diagnosis) -> String {
     let mut text = format!("store {}  namespace {}\n", settings.place(), settings.namespace());
     for Check { name, finding, .. } in &diagnosis.checks {
         let level = output::paint(Stream::Stdout, colour(finding.level), &format!("{:<5}", word(finding.level)));
-        text.push_str(&format!("  {level} {name:<11} {}\n", output::clean(&finding.what)));
+        let what = output::hanging(COLUMN, &output::clean(&finding.what));
+        text.push_str(&format!("  {level} {name:<11} {what}\n"));
         if !finding.fix.is_empty() {
             let label = if finding.level == Level::Ok { "note" } else { "fix" };
-            text.push_str(&format!("        {:<11} {label}: {}\n", "", output::clean(&finding.fix)));
+            let fix = output::hanging(COLUMN, &format!("{label}: {}", output::clean(&finding.fix)));
+            text.push_str(&format!("{:COLUMN$}{fix}\n", ""));
         }
     }
     text
 }
+
+/// Where what was found is written.
+const COLUMN: usize = 20;
 
 fn as_json(settings: &Settings, diagnosis: &Diagnosis, code: u8) -> Value {
     let micros = |trips: &RoundTrips| {

@@ -15,7 +15,7 @@ const GAP: usize = 2;
 /// A table as lines, its columns two spaces apart. On a terminal the longest cells are cut, so that every column can be
 /// seen; elsewhere nothing is.
 pub(crate) fn lines(table: &Table) -> String {
-    let width = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    let width = width();
     let cells = |row: &Row| row.cell_iter().map(comfy_table::Cell::content).collect::<Vec<_>>();
     let mut rows: Vec<Vec<String>> = table.header().into_iter().chain(table.row_iter()).map(cells).collect();
     fit(&mut rows, width);
@@ -30,6 +30,34 @@ pub(crate) fn lines(table: &Table) -> String {
         if has_header && number == 0 { paint(Stream::Stdout, Colour::Bold, &line) + "\n" } else { line + "\n" }
     };
     fitted.lines().enumerate().map(line).collect()
+}
+
+/// A text that begins in this column and, on a terminal, goes on in it on the next line, too.
+pub(crate) fn hanging(column: usize, text: &str) -> String {
+    hung(column, text, width())
+}
+
+/// The width of the terminal that answers go to; 0 = it is none.
+fn width() -> usize {
+    rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(0, |size| usize::from(size.ws_col))
+}
+
+fn hung(column: usize, text: &str, width: usize) -> String {
+    if width < column + NARROWEST {
+        return text.to_owned();
+    }
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !line.is_empty() && column + line.width() + 1 + word.width() > width {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines.join(&format!("\n{}", " ".repeat(column)))
 }
 
 /// Cuts the cells of the widest columns until a row has this width; 0 = any.
@@ -84,6 +112,19 @@ mod tests {
             [("abcd", 0, "abcd"), ("abcd", 4, "abcd"), ("äbcde", 4, "äbc…"), ("ab", 1, "…"), ("漢字漢字", 6, "漢字…")]
         {
             assert_eq!(cut(text, width), fits);
+        }
+    }
+
+    #[test]
+    fn texts_go_on_below_where_they_began() {
+        for (text, width, hung_text) in [
+            ("one two three", 20, "one two\n          three"),
+            ("one", 20, "one"),
+            ("one two three", 0, "one two three"),
+            ("one two three", 12, "one two three"),
+            ("a-word-longer-than-that b", 20, "a-word-longer-than-that\n          b"),
+        ] {
+            assert_eq!(hung(10, text, width), hung_text);
         }
     }
 

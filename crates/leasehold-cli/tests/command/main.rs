@@ -27,6 +27,7 @@ mod options;
 mod outage;
 mod packaging;
 mod passing;
+mod reading;
 mod redis;
 mod resume;
 mod schemas;
