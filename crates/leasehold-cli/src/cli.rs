@@ -37,6 +37,7 @@ Examples:
   leasehold list                                everything that is held
   leasehold doctor                              is the store fit for leases
   leasehold run k -s redis://host -- ./x.sh     between machines: name a store
+
 Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable,
 64 usage, 78 configuration; all of them: leasehold man | man -l -";
 

@@ -40,5 +40,6 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod transcripts;
 mod unread;
 mod waiting;
