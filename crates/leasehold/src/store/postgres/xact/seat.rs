@@ -214,7 +214,9 @@ impl Seat {
             Some(Ok(Some(_))) => transaction.draw().await,
             Some(Ok(None)) => Err(pooled()),
             Some(Err(error)) => Err(fault::of(error, Effect::Change)),
-            None => Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more")),
+            None => {
+                Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more"))
+            }
         };
         match granted {
             Ok((fence, loss)) => {

@@ -151,7 +151,8 @@ impl Transaction {
         };
         let answer = tokio::time::timeout(PATIENCE, leaving).await;
         let is_cancelled = answer.is_ok_and(|answer| answer.is_err_and(|error| is_cancelled(&error)));
-        if is_cancelled && within_limit(async { self.connection.wire.run("ROLLBACK").await.map_err(failed) }).await.is_ok()
+        if is_cancelled
+            && within_limit(async { self.connection.wire.run("ROLLBACK").await.map_err(failed) }).await.is_ok()
         {
             self.rest();
         } else {
