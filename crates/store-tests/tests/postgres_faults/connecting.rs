@@ -22,6 +22,8 @@ async fn table_behind_a_proxy() -> (Table, Proxy) {
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn no_wait_while_connecting_is_without_end() {
     run(async {
+        let table = Table::new();
+        drop(table.store().await);
         let mut tasks = Vec::new();
         for (what, mode) in [
             ("transaction_read_only", "table"),
@@ -31,8 +33,9 @@ fn no_wait_while_connecting_is_without_end() {
             ("SELECT pg_notify", "advisory"),
             ("set_config('leasehold.session'", "advisory"),
         ] {
+            let table = table.clone();
             tasks.push(tokio::spawn(async move {
-                let (table, proxy) = table_behind_a_proxy().await;
+                let proxy = Proxy::start(table.server().address()).unwrap();
                 let url = table.url_at(proxy.address());
                 proxy.once(Accident::lose_reply().silently().containing(what));
                 let connecting = async {

@@ -301,9 +301,9 @@ fn rows_of_yesterday_go_and_others_stay() {
         let table = Table::new();
         let (locks, client) = (manager(&table.url(), LONG).await, table.client().await);
         let rows = "INSERT INTO leasehold \
-            SELECT 'old ' || number, '', number, past, past, past, '' FROM generate_series(1, 1500) AS number, \
+            SELECT 'old ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 1500) AS number, \
                 (SELECT clock_timestamp() - interval '25 hours') AS old (past) \
-            UNION ALL SELECT 'new ' || number, '', number, past, past, past, '' FROM generate_series(1, 700) AS number, \
+            UNION ALL SELECT 'new ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 700) AS number, \
                 (SELECT clock_timestamp() - interval '1 hour') AS new (past); \
             INSERT INTO leasehold_waits SELECT 'old ' || number, clock_timestamp() - interval '2 hours' \
                 FROM generate_series(1, 300) AS number";
