@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::line::Lines;
 use crate::observe::{Event, Failed, Observer, StoreCall, Teller};
 use crate::options::{Backoff, Close, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
+use crate::own_runtime::OwnRuntime;
 use crate::renew::Renewals;
 use crate::store::{Capabilities, Expiry, HolderInfo, Inspection, Scope, SharedStore, Store};
 use crate::types::Key;
@@ -64,6 +65,7 @@ impl Engine {
         shared: SharedStore,
         clock: Clock,
         observers: Vec<Arc<dyn Observer>>,
+        own_runtime: Option<OwnRuntime>,
         settings: Settings,
     ) -> Arc<Self> {
         shared.enter();
@@ -75,7 +77,7 @@ impl Engine {
             capabilities,
             lines: Lines::new(settings.max_waiters),
             renewals: Arc::default(),
-            background: Background::here(),
+            background: Background::on(own_runtime),
             closed: watch::Sender::new(None),
             last: OnceLock::new(),
             store_closed: OnceCell::new(),

@@ -168,7 +168,7 @@ impl Results {
         format!(
             "store {}\n{}{} cycles/s, one after the other; {} store requests per cycle\n",
             settings.place(),
-            output::lines(&mut table),
+            output::lines(&table),
             self.rate(),
             self.requests()
         )
