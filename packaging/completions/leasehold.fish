@@ -85,6 +85,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s w -l wai
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if KEY is busy' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l ttl -d 'How long the lease stands; with --keeper, how long it outlives a crash of the keeper [default then: 30s]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l keeper -d 'Renew the lease in the background until process PID ends, and give it back then [default: the parent process]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l on-lost -d 'With --keeper: what PID is told if the lease is lost: term, signal:NAME, continue [default: term]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l owner-file -d 'Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l format -d 'How the answer is written' -r -f -a "text\t'The owner file\'s name'
 shell\t'For eval: exports LEASEHOLD_OWNER_FILE, or exits as this command does'

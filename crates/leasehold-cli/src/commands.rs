@@ -21,6 +21,7 @@ mod config;
 mod doctor;
 mod extend;
 mod force_release;
+mod grace;
 mod list;
 mod man;
 mod owner;

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::line::Lines;
 use crate::observe::{Event, Failed, Observer, StoreCall};
 use crate::options::{Backoff, Close, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
+use crate::own_runtime::OwnRuntime;
 use crate::renew::Renewals;
 use crate::store::{Capabilities, Expiry, HolderInfo, Inspection, SharedStore, Store};
 use crate::types::Key;
@@ -60,13 +61,19 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(shared: SharedStore, clock: Clock, observer: Arc<dyn Observer>, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(
+        shared: SharedStore,
+        clock: Clock,
+        observer: Arc<dyn Observer>,
+        own_runtime: Option<OwnRuntime>,
+        settings: Settings,
+    ) -> Arc<Self> {
         shared.enter();
         Arc::new(Self {
             capabilities: shared.store().capabilities(),
             lines: Lines::new(settings.max_waiters),
             renewals: Arc::default(),
-            background: Background::here(),
+            background: Background::on(own_runtime),
             closed: watch::Sender::new(None),
             last: OnceLock::new(),
             store_closed: OnceCell::new(),

@@ -15,6 +15,7 @@ mod lock;
 mod manager;
 pub mod observe;
 mod options;
+mod own_runtime;
 mod release;
 mod renew;
 mod scoped;
@@ -35,6 +36,7 @@ pub use crate::options::{
     Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Jitter, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew,
     Wait,
 };
+pub use crate::own_runtime::OwnRuntime;
 pub use crate::scoped::Ran;
 pub use crate::types::{
     DEFAULT_NAMESPACE, FencingToken, Key, MAX_KEY_LEN, MAX_NAMESPACE_LEN, MAX_OWNER_LEN, OwnerToken,

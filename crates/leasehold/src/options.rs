@@ -140,6 +140,13 @@ impl Backoff {
         self
     }
 
+    /// The same pauses, from `initial` to `max`.
+    pub(crate) const fn between(mut self, initial: Duration, max: Duration) -> Self {
+        self.initial = initial;
+        self.max = max;
+        self
+    }
+
     /// The pauses of one waiter, from the first.
     pub(crate) fn pauses(&self) -> Pauses {
         Pauses { backoff: self.clone(), interval: self.initial }

@@ -69,6 +69,9 @@ pub(crate) struct Acquire {
     #[arg(long, value_name = "PID", num_args = 0..=1, require_equals = true, value_parser = clap::value_parser!(i32).range(1..))]
     #[allow(clippy::option_option, reason = "an option whose value may be left out")]
     pub(crate) keeper: Option<Option<i32>>,
+    /// With --keeper: what PID is told if the lease is lost: term, signal:NAME, continue [default: term]
+    #[arg(long, value_name = "WHAT", requires = "keeper")]
+    pub(crate) on_lost: Option<String>,
     /// Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
@@ -90,6 +93,9 @@ pub(crate) struct Acquire {
     /// Refuse a store without fencing tokens that grow over restarts
     #[arg(long)]
     pub(crate) require_fencing: bool,
+    /// Said as `hold`.
+    #[arg(skip)]
+    pub(crate) by_hand: bool,
 }
 
 const HOLD_EXAMPLES: &str = "\
@@ -129,6 +135,7 @@ impl Hold {
             waiting: self.waiting.clone(),
             ttl: Some(self.length.clone()),
             keeper: None,
+            on_lost: None,
             owner_file: self.owner_file.clone(),
             format: self.format,
             reason: Some(self.reason.clone()),
@@ -136,6 +143,7 @@ impl Hold {
             no_holder_info: false,
             require_scope: None,
             require_fencing: false,
+            by_hand: true,
         }
     }
 }
