@@ -1,6 +1,7 @@
 //! Locks over the stores you already run, treated as what they are: leases.
 
 mod background;
+mod call;
 pub mod clock;
 pub mod config;
 mod diagnose;
