@@ -44,6 +44,7 @@ mod advisory;
 mod answer;
 mod ear;
 mod fault;
+mod frequent;
 mod layout;
 mod link;
 mod marks;
@@ -123,11 +124,13 @@ impl PostgresStore {
         })
     }
 
-    /// The claim's answer, from the server.
-    async fn claimed(&self, claim: &Claim<'_>) -> Result<Result<Grant, Option<Duration>>> {
-        let call = Call::of(claim);
-        let rows = self.link.change(&self.link.statements.acquire, &call.parameters(&[])).await?;
-        answer::attempt(&rows, claim.ttl)
+    /// The claim's answer, from the server; where that is asked for with how long somebody else's lease still stands.
+    async fn claimed(&self, claim: &Claim<'_>, tells_time: bool) -> Result<Result<Grant, Option<Duration>>> {
+        let (call, statements) = (Call::of(claim), &self.link.statements);
+        let (wire, _) = self.link.wire().await?;
+        let statement = if tells_time { &statements.acquire } else { &statements.take };
+        let rows = wire.ask_often(statement, &call.parameters(&[])).await;
+        answer::attempt(&rows.map_err(|error| fault::of(error, Effect::Change))?, claim.ttl)
     }
 
     /// Marks the key as waited for and asks again: a release that the mark came too late for is seen by the claim.
@@ -139,7 +142,7 @@ impl PostgresStore {
         let claiming = call.parameters(&[]);
         let (is_marked, claimed) = tokio::join!(biased;
             self.link.mark(&wire, call.key),
-            wire.ask(&self.link.statements.acquire, &claiming),
+            wire.ask_often(&self.link.statements.acquire, &claiming),
         );
         let rows = claimed.map_err(|error| fault::of(error, Effect::Change))?;
         Ok((is_marked, answer::attempt(&rows, claim.ttl)?))
@@ -178,7 +181,8 @@ impl Store for PostgresStore {
         let may_mark = claim.waits && self.waiting == Waiting::Hint;
         // A mark that comes later does not count for a release that came before it.
         let mut is_marked = may_mark && self.link.marks.has(key);
-        let mut answer = self.claimed(claim).await?;
+        // Who marks the key asks once more anyway.
+        let mut answer = self.claimed(claim, claim.waits && (is_marked || !may_mark)).await?;
         if answer.is_err() && may_mark && !is_marked {
             (is_marked, answer) = self.marked_and_claimed(claim).await?;
         }
@@ -209,7 +213,7 @@ impl Store for PostgresStore {
         let releasing: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&secret, Type::BYTEA)];
         let telling = self.link.waiters.telling(stored);
         let (released, ()) = tokio::join!(biased;
-            wire.ask(&self.link.statements.release, &releasing),
+            wire.ask_often(&self.link.statements.release, &releasing),
             self.link.tell(&wire, stored, telling),
         );
         let released = !released.map_err(|error| fault::of(error, Effect::Change))?.is_empty();
