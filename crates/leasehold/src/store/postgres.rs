@@ -124,12 +124,11 @@ impl PostgresStore {
         })
     }
 
-    /// The claim's answer, from the server; where that is asked for with how long somebody else's lease still stands.
-    async fn claimed(&self, claim: &Claim<'_>, tells_time: bool) -> Result<Result<Grant, Option<Duration>>> {
-        let (call, statements) = (Call::of(claim), &self.link.statements);
+    /// The claim's answer, from the server.
+    async fn claimed(&self, claim: &Claim<'_>) -> Result<Result<Grant, Option<Duration>>> {
+        let call = Call::of(claim);
         let (wire, _) = self.link.wire().await?;
-        let statement = if tells_time { &statements.acquire } else { &statements.take };
-        let rows = wire.ask_often(statement, &call.parameters(&[])).await;
+        let rows = wire.ask_often(&self.link.statements.acquire, &call.parameters(&[])).await;
         answer::attempt(&rows.map_err(|error| fault::of(error, Effect::Change))?, claim.ttl)
     }
 
@@ -181,8 +180,7 @@ impl Store for PostgresStore {
         let may_mark = claim.waits && self.waiting == Waiting::Hint;
         // A mark that comes later does not count for a release that came before it.
         let mut is_marked = may_mark && self.link.marks.has(key);
-        // Who marks the key asks once more anyway.
-        let mut answer = self.claimed(claim, claim.waits && (is_marked || !may_mark)).await?;
+        let mut answer = self.claimed(claim).await?;
         if answer.is_err() && may_mark && !is_marked {
             (is_marked, answer) = self.marked_and_claimed(claim).await?;
         }

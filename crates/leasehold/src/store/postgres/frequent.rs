@@ -15,7 +15,7 @@ use tokio_postgres::{Error, Row, Statement};
 use super::wire::{ATTEMPTS, Parameter, Wire, is_in_the_way, text};
 
 /// How many there are.
-const COUNT: usize = 6;
+const COUNT: usize = 5;
 
 /// Which use of a statement on a connection names it, and which one that it failed for: commands use theirs once.
 const NAMED_AT: (u32, u32) = (2, 256);

@@ -84,13 +84,11 @@ impl Names {
     fn fill_in(&self, statement: &str) -> String {
         let name = |ending: &str| format!("\"{}\".\"{}{ending}\"", self.schema, self.table);
         statement
-            .replace("{on_conflict_take}", &without_comments(include_str!("sql/on_conflict_take.sql")))
             .replace("{leases}", &name(""))
             .replace("{fence}", &name("_fence"))
             .replace("{waits}", &name("_waits"))
             .replace("{channel}", &self.channel())
             .replace("{version}", VERSION)
-            .replace("{is_session}", "current_setting('leasehold.session', true) = $1")
             .replace("{holder}", "key, owner, fence, {micros_until_expires}, {since}, {renewed}, holder")
             .replace(
                 "{micros_until_expires}",
@@ -124,7 +122,6 @@ fn checked(what: &str, name: &str) -> Result<String> {
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) acquire: Frequent,
-    pub(super) take: Frequent,
     pub(super) extend: String,
     pub(super) release: Frequent,
     pub(super) transfer: String,
@@ -152,11 +149,10 @@ impl Statements {
         };
         Self {
             acquire: frequent(0, include_str!("sql/acquire.sql"), 4),
-            take: frequent(1, include_str!("sql/take.sql"), 4),
-            release: frequent(2, include_str!("sql/release.sql"), 2),
-            try_lock: Frequent::new(3, fill_in(include_str!("sql/try_lock.sql")), None),
-            unlock: Frequent::new(4, UNLOCK.to_owned(), None),
-            check: Frequent::new(5, CHECK.to_owned(), None),
+            release: frequent(1, include_str!("sql/release.sql"), 2),
+            try_lock: Frequent::new(2, fill_in(include_str!("sql/try_lock.sql")), None),
+            unlock: Frequent::new(3, UNLOCK.to_owned(), None),
+            check: Frequent::new(4, CHECK.to_owned(), None),
             extend: fill_in(include_str!("sql/extend.sql")),
             transfer: fill_in(include_str!("sql/transfer.sql")),
             force_release: fill_in(include_str!("sql/force_release.sql")),

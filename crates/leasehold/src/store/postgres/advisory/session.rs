@@ -239,9 +239,10 @@ impl Session {
             }
         };
         let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        match answer::get::<Option<bool>>(row, 0, Effect::Change)? {
-            Some(true) => answer::token(answer::get(row, 1, Effect::Change)?, Effect::Change).map(Some),
-            Some(false) => Ok(None),
+        match answer::get::<Option<Vec<i64>>>(row, 0, Effect::Change)?.as_deref() {
+            Some([token]) => answer::token(*token, Effect::Change).map(Some),
+            Some([]) => Ok(None),
+            Some(_) => Err(fault::unexpected(Effect::Change)),
             None => Err(self.swapped()),
         }
     }
