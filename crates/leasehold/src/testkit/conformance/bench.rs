@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::{Failure, Fixture, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
-use crate::store::{
-    Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Store, Wake,
-};
+use crate::store::{Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Store, Wake};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// Fails the case unless the condition holds.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::super::fault::{self, Effect};
-use super::connections::Connections;
+use super::connections::{Connections, Leaving};
 use super::transaction::{Transaction, pooled};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::store::{BoxFuture, Grant, Loss};
@@ -68,6 +68,8 @@ pub(super) struct Seat {
     /// Whoever asks for this owner, or gives back, has it until the answer is there.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// Nobody waits for the answer to a claim any more, so that it will be given back.
+    given_up: Mutex<Option<Leaving>>,
     /// The state is another one.
     changed: Notify,
     /// The task that waits is to leave, or to look whether it is still needed.
@@ -118,9 +120,17 @@ impl Seat {
             seats: Arc::downgrade(seats),
             turn: tokio::sync::Mutex::default(),
             state: Mutex::new(State::Empty),
+            given_up: Mutex::default(),
             changed: Notify::new(),
             dismissed: Notify::new(),
         })
+    }
+
+    /// A claim was given up before its answer.
+    pub(super) fn give_up(&self, leaving: Leaving) {
+        if !matches!(*self.state.lock(), State::Over(_)) {
+            *self.given_up.lock() = Some(leaving);
+        }
     }
 
     /// Asks for the lock. To be run to its end, whoever waits for the answer.
@@ -131,6 +141,8 @@ impl Seat {
         waits: bool,
     ) -> Result<Answer> {
         let _turn = self.turn.lock().await;
+        // Somebody waits again.
+        drop(self.given_up.lock().take());
         if self.is_waiting() {
             return Ok(Answer::InLine(None));
         }
@@ -149,7 +161,7 @@ impl Seat {
     }
 
     async fn ask(self: &Arc<Self>, connections: &Arc<Connections>, ttl: Duration, waits: bool) -> Result<Answer> {
-        let (transaction, is_locked) = Transaction::begin(connections, self.lock).await?;
+        let (transaction, is_locked) = Transaction::begin(connections, self.lock, ttl).await?;
         if is_locked {
             return match transaction.draw().await {
                 Ok((fence, loss)) => {
@@ -214,7 +226,9 @@ impl Seat {
             Some(Ok(Some(_))) => transaction.draw().await,
             Some(Ok(None)) => Err(pooled()),
             Some(Err(error)) => Err(fault::of(error, Effect::Change)),
-            None => Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more")),
+            None => {
+                Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more"))
+            }
         };
         match granted {
             Ok((fence, loss)) => {
@@ -329,6 +343,7 @@ impl Seat {
     fn over(&self, error: Option<Error>) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Over(error));
         drop(before);
+        drop(self.given_up.lock().take());
         self.forget();
         self.changed.notify_waiters();
     }
