@@ -20,7 +20,7 @@ fn a_session_that_the_server_ends_is_a_loss_at_once_and_stops_the_work() {
         let table = Table::new();
         let (ours, others) = (manager(&table.url()).await, manager(&table.url()).await);
         let unharmed = take(&ours, "unharmed").await;
-        let pid = backend(&table, true).await;
+        let pid = backend(&table, true).await.unwrap();
         let lock = ours.lock("k");
         let work = tokio::spawn(async move { lock.run(async |_| std::future::pending::<()>().await).await });
         until("it works", async || locks(&table, true).await == 2).await;
@@ -51,9 +51,9 @@ fn who_is_thrown_out_of_the_line_stands_in_it_again() {
         let guard = take(&holder, "k").await;
         let waiting = waiter(&table, &ours, "k", 0).await;
         for function in ["pg_cancel_backend", "pg_terminate_backend", "pg_cancel_backend"] {
-            let pid = backend(&table, false).await;
+            let pid = backend(&table, false).await.unwrap();
             end(&table, function, pid).await;
-            let again = async || locks(&table, false).await == 1 && backend(&table, false).await != pid;
+            let again = async || backend(&table, false).await.is_some_and(|again| again != pid);
             until("it stands in line again", again).await;
         }
         guard.release().await.unwrap();
@@ -189,7 +189,7 @@ fn what_ends_with_its_client_is_said() {
         let (ours, others) = (manager(&table.url()).await, manager(&table.url()).await);
         let guard = take(&ours, "k").await;
         let error = others.force_release("k", None).await.unwrap_err();
-        let pid = backend(&table, true).await;
+        let pid = backend(&table, true).await.unwrap();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(&format!("pg_terminate_backend({pid})")), "{error}");
         assert!(others.force_release("nobody's", None).await.unwrap().is_none());

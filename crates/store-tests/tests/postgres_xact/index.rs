@@ -23,7 +23,7 @@ fn it_waits_for_those_who_wait_but_not_for_one_who_holds() {
         let guard = take(&ours, "migration").await;
         soon("the first", client.batch_execute("CREATE INDEX CONCURRENTLY ON big (number)")).await.unwrap();
         let waiting = waiter(&table, &others, "migration", 0).await;
-        let theirs = backend(&table, false).await;
+        let theirs = backend(&table, false).await.unwrap();
         // A migration that does this under the lock would wait for ever.
         let index = async move { client.batch_execute("CREATE INDEX CONCURRENTLY ON big (number)").await.unwrap() };
         let index = tokio::spawn(index);

@@ -77,7 +77,7 @@ fn the_lock_and_what_is_written_live_and_die_together() {
             write(transaction).await?;
             let pid: i32 = transaction.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
             client.query("SELECT pg_terminate_backend($1)", &[&pid]).await?;
-            take(&others, "deploy").await.release().await?;
+            take_soon(&others).await;
             Ok::<_, Failure>(())
         });
         assert!(matches!(kind(killed.await), ErrorKind::Unavailable | ErrorKind::Indeterminate));
@@ -267,7 +267,7 @@ fn the_documented_statements_do_the_same() {
         until("it holds", async || locks(&table, true).await == 1).await;
         assert!(others.lock("deploy").try_acquire().await.unwrap().is_none());
         let end = "SELECT pg_terminate_backend($1)";
-        table.client().await.query(end, &[&backend(&table, true).await]).await.unwrap();
+        table.client().await.query(end, &[&backend(&table, true).await.unwrap()]).await.unwrap();
         child.wait().unwrap();
         take_soon(&others).await;
         assert_eq!(number(&table, ROWS).await, 1);
