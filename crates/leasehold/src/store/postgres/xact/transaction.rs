@@ -78,7 +78,7 @@ impl Transaction {
 
     async fn try_lock(&self) -> Result<(bool, i32)> {
         let begin = format!("{}; {}", self.connections.begin(&self.id), self.fill_in(TRY));
-        let row = self.connection.wire.tell(&begin).await.map_err(|error| {
+        let row = self.connection.wire.ask_plainly(&begin).await.map_err(|error| {
             let is_pooled = |told: &DbError| told.message().contains("statement pooling");
             if error.as_db_error().is_some_and(is_pooled) { pooled() } else { failed(error) }
         })?;
@@ -89,7 +89,7 @@ impl Transaction {
 
     /// Waits for the lock within the server, in its line; `None` = the statement came to another transaction.
     pub(super) async fn lock(&self) -> std::result::Result<Option<bool>, PgError> {
-        Ok(verdict(self.connection.wire.tell(&self.fill_in(LOCK)).await?.as_ref()))
+        Ok(verdict(self.connection.wire.ask_plainly(&self.fill_in(LOCK)).await?.as_ref()))
     }
 
     /// Whether the server's process has the lock, or waits for it; `None` = neither.
@@ -115,7 +115,7 @@ impl Transaction {
 
     /// Whether it is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<bool> {
-        let row = self.connection.wire.tell(&self.fill_in(CHECK)).await.map_err(fault::of_look)?;
+        let row = self.connection.wire.ask_plainly(&self.fill_in(CHECK)).await.map_err(fault::of_look)?;
         Ok(verdict(row.as_ref()) == Some(true))
     }
 
@@ -128,7 +128,7 @@ impl Transaction {
         let _leaving = self.connections.leaving();
         self.connection.watch.disarm();
         let end = self.fill_in(END);
-        let ending = async { self.connection.wire.tell(&end).await.map_err(failed) };
+        let ending = async { self.connection.wire.ask_plainly(&end).await.map_err(failed) };
         match self.in_time(ending).await {
             Ok(row) => {
                 self.rest();
