@@ -196,7 +196,7 @@ impl Link {
     /// One more connection, for a purpose of its own; `ended` is called when the other end is gone.
     pub(super) async fn another(&self, ended: impl Fn() + Send + 'static) -> Result<Wire> {
         if self.is_closed() {
-            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+            return Err(closed());
         }
         let told = move |notification: Option<_>| {
             if notification.is_none() {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, SimpleQueryRow};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::frequent::Named;
@@ -133,6 +133,18 @@ impl Wire {
 
     pub(super) fn may_name(&self) -> bool {
         self.may_name.load(Ordering::Acquire)
+    }
+
+    /// Runs statements without parameters, in one message, and answers with the last row in text. Unlike other statements
+    /// they leave nothing open in the transaction that they are in, so that it sees what is there and holds up nobody.
+    pub(super) async fn ask_plainly(&self, statements: &str) -> Result<Option<SimpleQueryRow>, Error> {
+        let flight = Flight::new(self);
+        let answer = self.client.simple_query(statements).await;
+        let last = |message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        };
+        Ok(flight.landed(answer)?.into_iter().filter_map(last).next_back())
     }
 
     pub(super) const fn id(&self) -> &String {
