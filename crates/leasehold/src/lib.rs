@@ -45,6 +45,7 @@
 //! service), `custom_store`, `cache_moka` and `cache_over_store`.
 
 mod background;
+mod call;
 pub mod clock;
 pub mod config;
 mod diagnose;

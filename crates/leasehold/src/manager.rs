@@ -270,8 +270,11 @@ impl LockManager {
             }
             engine.renewals.leave(&lease);
         }
+        engine.teller.tell();
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
-        engine.leave_store().await?;
+        let left = engine.leave_store().await;
+        engine.teller.tell();
+        left?;
         if idle.is_ok() && engine.background.given_up() == given_up {
             return Ok(());
         }

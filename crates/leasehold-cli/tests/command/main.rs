@@ -25,7 +25,9 @@ mod nested;
 mod operator;
 mod options;
 mod outage;
+mod packaging;
 mod passing;
+mod reading;
 mod redis;
 mod resume;
 mod schemas;
@@ -38,5 +40,6 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod transcripts;
 mod unread;
 mod waiting;

@@ -139,8 +139,8 @@ impl<'de> Deserialize<'de> for Key {
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
                 KEYS.into_iter().find(|known| *known == name).map(Key).ok_or_else(|| {
                     let near = near(name, &KEYS);
-                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    E::custom(format_args!("unknown key{}{meant}: there are {}", named(name, near), KEYS.join(", ")))
+                    let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near:?}? "));
+                    E::custom(format_args!("unknown key{}{meant}there are {}", named(name, near), KEYS.join(", ")))
                 })
             }
         }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_file_is_read_strictly_and_without_telling_its_content() {
         for (text, says) in [
-            ("tll = '5s'", "line 1: unknown key \"tll\", did you mean \"ttl\"?: there are breaker, connect_timeout"),
+            ("tll = '5s'", "line 1: unknown key \"tll\"; did you mean \"ttl\"? there are breaker, connect_timeout"),
             ("ttl = '5s'\nttl = '6s'", "line 2: "),
             ("ttl = '5s'\n\n[redis]\nhost = 'hunter2'", "line 3: unknown key \"redis\": there are"),
             ("ttl = true", "line 1: "),

@@ -9,7 +9,7 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("", "no store is named: choose one of memory: noop:"),
         ("  \n", "no store is named"),
         ("nats://u:hunter2@h", "unknown store \"nats\": choose one of"),
-        ("memry:", "unknown store \"memry\", did you mean memory:?: choose one of"),
+        ("memry:", "unknown store \"memry\"; did you mean memory:? choose one of"),
         ("Sqlit:///x", "did you mean sqlite:?"),
         ("/tmp/hunter2.db", "the store has no scheme: choose one of"),
         ("/tmp/hunter2.db", "a file is sqlite:///path"),
@@ -19,7 +19,7 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("noop://hunter2", "\"noop\" takes nothing but options"),
         (
             "memory:?tll=5s",
-            "unknown option \"tll\", did you mean \"ttl\"?: there are breaker, connect_timeout, namespace",
+            "unknown option \"tll\"; did you mean \"ttl\"? there are breaker, connect_timeout, namespace",
         ),
         ("memory:?password=hunter2", "unknown option \"password\": there are breaker, connect_timeout, namespace"),
         ("memory:?ttl=soon", "option \"ttl\": invalid duration \"soon\": write it like 30s"),

@@ -99,8 +99,8 @@ impl<'a> Parts<'a> {
             }
             None => {
                 let near = near(&scheme, &SCHEMES.each_ref().map(|known| known.name));
-                let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
-                return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
+                let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near}:? "));
+                return Err(invalid(format!("unknown store{}{meant}{}", named(&scheme, near), choices())));
             }
             Some(Scheme { is_compiled: false, feature, .. }) => {
                 return Err(invalid(format!(
@@ -246,9 +246,9 @@ fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
                     let mut known = [&OPTIONS, scheme.options].concat();
                     known.sort_unstable();
                     let near = near(&name, &known);
-                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near:?}? "));
                     let known = known.join(", ");
-                    return Err(invalid(format!("unknown option{}{meant}: there are {known}", named(&name, near))));
+                    return Err(invalid(format!("unknown option{}{meant}there are {known}", named(&name, near))));
                 }
             },
         };

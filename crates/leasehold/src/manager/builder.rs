@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::holder;
-use crate::observe::{Observer, Silent};
+use crate::observe::Observer;
 use crate::options::{Backoff, DEFAULT_MAX_WAITERS, DEFAULT_TTL, MAX_OPERATION_LIMIT, Margin, Renew, Wait};
 use crate::own_runtime::OwnRuntime;
 use crate::store::{Fencing, HolderInfo, Hosted, Scope, SharedStore};
@@ -20,7 +20,7 @@ use crate::types::{DEFAULT_NAMESPACE, check_namespace};
 pub struct LockManagerBuilder {
     store: SharedStore,
     clock: Clock,
-    observer: Arc<dyn Observer>,
+    observers: Vec<Arc<dyn Observer>>,
     own_runtime: Option<OwnRuntime>,
     settings: Settings,
     scope: Scope,
@@ -32,7 +32,7 @@ impl LockManagerBuilder {
         Self {
             store,
             clock: Clock::system(),
-            observer: Arc::new(Silent),
+            observers: Vec::new(),
             own_runtime: None,
             settings: Settings {
                 namespace: DEFAULT_NAMESPACE.to_owned(),
@@ -112,9 +112,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets who is told of every event.
+    /// Adds an observer, which is told of every event.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
+        self.observers.push(Arc::new(observer));
         self
     }
 
@@ -197,6 +197,6 @@ impl LockManagerBuilder {
             Some(runtime) => self.store.through(|store| Arc::new(Hosted::new(store, runtime.clone()))),
             None => self.store,
         };
-        LockManager { engine: Engine::new(store, self.clock, self.observer, self.own_runtime, self.settings) }
+        LockManager { engine: Engine::new(store, self.clock, self.observers, self.own_runtime, self.settings) }
     }
 }
