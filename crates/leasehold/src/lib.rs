@@ -4,9 +4,11 @@ mod background;
 pub mod clock;
 pub mod config;
 mod diagnose;
+pub mod election;
 mod engine;
 mod error;
 mod extend;
+pub mod fence;
 mod guard;
 mod holder;
 mod lease;
@@ -17,6 +19,8 @@ pub mod observe;
 mod options;
 mod release;
 mod renew;
+#[cfg(feature = "schedule")]
+pub mod schedule;
 mod scoped;
 pub mod store;
 #[cfg(feature = "testkit")]

@@ -45,6 +45,10 @@ pub enum Event<'a> {
     Dropped(Dropped<'a>),
     /// The store was asked.
     StoreCall(StoreCall),
+    /// A scheduled run was skipped.
+    Skipped(Skipped<'a>),
+    /// A scheduled run whose holder is gone was found unfinished.
+    TickLost(TickLost<'a>),
 }
 
 macro_rules! event {
@@ -163,5 +167,25 @@ event! {
         duration: Duration,
         /// What kind of failure, if it failed; contention is none.
         failed: Option<ErrorKind>,
+    }
+}
+
+event! {
+    /// A scheduled run was skipped.
+    Skipped<'a> {
+        /// The task.
+        task: &'a str,
+        /// Why, in one word: `condition`, `still_running`, `other_server`, `too_late`, `given_up`.
+        reason: &'static str,
+    }
+}
+
+event! {
+    /// A scheduled run whose holder is gone was found unfinished. Told by exactly one of those who look.
+    TickLost<'a> {
+        /// The task.
+        task: &'a str,
+        /// The tick, as UTC date and time.
+        tick: &'a str,
     }
 }

@@ -1,0 +1,132 @@
+//! Looking back: which earlier ticks were claimed by somebody who is gone.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::claim::{Claim, Stage, claim_key};
+use super::occurrence::Occurrence;
+use super::outcome::LostTick;
+use super::tick::Tick;
+use crate::error::Result;
+use crate::observe::{self, Event};
+use crate::store::Holder;
+
+/// How many earlier ticks are looked at by those who remember what they saw, and by those who do not.
+const LOOKS: (usize, usize) = (1000, 60);
+
+/// Which ticks need not be looked at again.
+#[derive(Debug)]
+pub(super) struct Seen {
+    ended: Mutex<HashMap<String, BTreeSet<Tick>>>,
+    looks: usize,
+}
+
+impl Seen {
+    /// For many runs.
+    pub(super) fn lastingly() -> Self {
+        Self { ended: Mutex::default(), looks: LOOKS.0 }
+    }
+
+    /// For one run.
+    pub(super) fn briefly() -> Self {
+        Self { ended: Mutex::default(), looks: LOOKS.1 }
+    }
+
+    fn has(&self, task: &str, tick: Tick) -> bool {
+        self.ended.lock().get(task).is_some_and(|ticks| ticks.contains(&tick))
+    }
+
+    fn insert(&self, task: &str, tick: Tick) {
+        let mut ended = self.ended.lock();
+        let ticks = ended.entry(task.to_owned()).or_default();
+        ticks.insert(tick);
+        if ticks.len() > 2 * self.looks {
+            ticks.pop_first();
+        }
+    }
+}
+
+/// What a look at one tick came to.
+enum Finding {
+    /// It will not change any more.
+    Ended,
+    /// It may.
+    Open,
+    Lost(LostTick),
+}
+
+impl Occurrence {
+    /// The ticks before this one that nobody will end any more, the latest first; each is told once, to one of those who
+    /// look. `alone`: whether the caller holds the lease without which this task does not run.
+    pub(super) async fn look(&self, before: Tick, alone: bool) -> Vec<LostTick> {
+        let mut lost = Vec::new();
+        let Some(timetable) = &self.task.timetable else { return lost };
+        let (task, mut tick) = (self.task.name.as_str(), before);
+        for _ in 0..self.seen.looks {
+            let Some(earlier) = timetable.previous(tick) else { break };
+            tick = earlier;
+            if tick.age(self.wall.now()) > self.task.claim_ttl(tick).saturating_add(self.task.claim) {
+                break;
+            }
+            if self.seen.has(task, tick) {
+                continue;
+            }
+            match self.judge(tick, alone).await {
+                Ok(Finding::Open) => {}
+                Ok(Finding::Ended) => self.seen.insert(task, tick),
+                Ok(Finding::Lost(found)) => {
+                    tracing::warn!(task, tick = %tick, "{found}");
+                    let tick = tick.to_string();
+                    self.locks.engine().observe(&Event::TickLost(observe::TickLost { task, tick: &tick }));
+                    lost.push(found);
+                }
+                Err(error) => {
+                    // The next one looks again.
+                    tracing::warn!(task, %error, "cannot look whether earlier ticks were lost");
+                    break;
+                }
+            }
+        }
+        lost
+    }
+
+    async fn judge(&self, tick: Tick, alone: bool) -> Result<Finding> {
+        let key = claim_key(&self.task.name, tick);
+        // Nobody has claimed it yet, or everybody skipped it before that.
+        let Some(holder) = self.locks.holder(&key).await? else { return Ok(Finding::Open) };
+        let ttl = self.task.claim_ttl(tick);
+        let begun = match Stage::of(&holder) {
+            None | Some(Stage::Done | Stage::Skipped) => return Ok(Finding::Ended),
+            // It may be run again.
+            Some(Stage::Lost) => return Ok(Finding::Open),
+            Some(Stage::Claimed) if is_fresh(&holder, ttl, self.patience()) => return Ok(Finding::Open),
+            Some(Stage::Claimed) => false,
+            // Read after the claim: whoever says that it runs has held this lease since before.
+            Some(Stage::Runs) if !(alone && self.task.overlap.is_some()) && self.runs(tick).await? => {
+                return Ok(Finding::Open);
+            }
+            Some(Stage::Runs) => true,
+        };
+        let judged = Claim::take_from(&self.locks, key, ttl, holder.owner.clone(), Stage::Lost).await?;
+        if judged.is_none() {
+            return Ok(Finding::Open);
+        }
+        Ok(Finding::Lost(LostTick { tick, holder: holder.info, since: holder.since, begun }))
+    }
+
+    async fn runs(&self, tick: Tick) -> Result<bool> {
+        Ok(self.run_lock(Some(tick)).0.holder().await?.is_some())
+    }
+
+    /// How long whoever has claimed a tick may take to begin.
+    fn patience(&self) -> Duration {
+        self.task.overlap.unwrap_or_else(|| self.locks.ttl())
+    }
+}
+
+/// Whether a claim of `ttl` was made less than `patience` ago, by the store's own clock.
+fn is_fresh(holder: &Holder, ttl: Duration, patience: Duration) -> bool {
+    holder.remaining.is_some_and(|remaining| ttl.saturating_sub(remaining) < patience)
+}
