@@ -50,7 +50,8 @@ mod timetable;
 mod unique;
 mod unshared;
 
-pub use self::occurrence::Occurrence;
+pub use self::claim::Claim;
+pub use self::occurrence::{Begun, Occurrence, Started};
 pub use self::outcome::{LostTick, Outcome, Run, SkipReason, Skipped};
 pub use self::scheduler::{Scheduler, SchedulerBuilder};
 pub use self::task::{DEFAULT_CLAIM, Task};

@@ -59,9 +59,11 @@ pub(super) fn claim_lock(locks: &LockManager, key: &str, ttl: Duration, stage: S
     locks.lock(key).ttl(ttl).renew(Renew::Off).tie(Tie::Nothing).noted(stage.note())
 }
 
-/// A tick that is ours.
+/// A tick that is ours, to be run.
+///
+/// If it is dropped without a word the tick counts as lost, once the lease under which the work runs is gone.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub struct Claim {
     locks: LockManager,
     key: String,
     ttl: Duration,
@@ -101,6 +103,16 @@ impl Claim {
             Err(error) if error.kind() == ErrorKind::NotHeld => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Says that the run has ended, whatever came of it. To be called before its lease is given back: whoever finds neither
+    /// takes the run for lost. An error is logged, and the run will be told as lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, it may or may not have been said.
+    pub async fn done(mut self) {
+        self.conclude(Stage::Done).await;
     }
 
     /// As a last word, after which nothing more is to be said: an error is logged.

@@ -1,6 +1,6 @@
 //! Looking back: which earlier ticks were claimed by somebody who is gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,36 +13,29 @@ use crate::error::Result;
 use crate::observe::{self, Event};
 use crate::store::Holder;
 
-/// How many earlier ticks are looked at by those who remember what they saw, and by those who do not.
-const LOOKS: (usize, usize) = (1000, 60);
+/// How far back a look goes, in ticks.
+const REACH: usize = 1000;
 
-/// Which ticks need not be looked at again.
-#[derive(Debug)]
-pub(super) struct Seen {
-    ended: Mutex<HashMap<String, BTreeSet<Tick>>>,
-    looks: usize,
-}
+/// How many ticks one look asks the store for; the next look goes on from there.
+const ASKED: usize = 32;
+
+/// Which ticks need not be looked at again, or not yet.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<HashMap<String, BTreeMap<Tick, Duration>>>);
 
 impl Seen {
-    /// For many runs.
-    pub(super) fn lastingly() -> Self {
-        Self { ended: Mutex::default(), looks: LOOKS.0 }
+    /// Whether a tick of this age need not be looked at.
+    fn rests(&self, task: &str, tick: Tick, age: Duration) -> bool {
+        let seen = self.0.lock();
+        seen.get(task).and_then(|ticks| ticks.get(&tick)).is_some_and(|next| age < *next)
     }
 
-    /// For one run.
-    pub(super) fn briefly() -> Self {
-        Self { ended: Mutex::default(), looks: LOOKS.1 }
-    }
-
-    fn has(&self, task: &str, tick: Tick) -> bool {
-        self.ended.lock().get(task).is_some_and(|ticks| ticks.contains(&tick))
-    }
-
-    fn insert(&self, task: &str, tick: Tick) {
-        let mut ended = self.ended.lock();
-        let ticks = ended.entry(task.to_owned()).or_default();
-        ticks.insert(tick);
-        if ticks.len() > 2 * self.looks {
+    /// Has a tick looked at again when it has this age.
+    fn rest(&self, task: &str, tick: Tick, until: Duration) {
+        let mut seen = self.0.lock();
+        let ticks = seen.entry(task.to_owned()).or_default();
+        ticks.insert(tick, until);
+        if ticks.len() > 2 * REACH {
             ticks.pop_first();
         }
     }
@@ -52,7 +45,9 @@ impl Seen {
 enum Finding {
     /// It will not change any more.
     Ended,
-    /// It may.
+    /// It may, by somebody who comes late.
+    Idle,
+    /// It will.
     Open,
     Lost(LostTick),
 }
@@ -64,18 +59,23 @@ impl Occurrence {
         let mut lost = Vec::new();
         let Some(timetable) = &self.task.timetable else { return lost };
         let (task, mut tick) = (self.task.name.as_str(), before);
-        for _ in 0..self.seen.looks {
-            let Some(earlier) = timetable.previous(tick) else { break };
+        let mut left = ASKED;
+        for _ in 0..REACH {
+            let Some(earlier) = timetable.previous(tick).filter(|_| left > 0) else { break };
             tick = earlier;
-            if tick.age(self.wall.now()) > self.task.claim_ttl(tick).saturating_add(self.task.claim) {
+            let age = tick.age(self.wall.now());
+            if age > self.task.claim_ttl(tick).saturating_add(self.task.claim) {
                 break;
             }
-            if self.seen.has(task, tick) {
+            if self.seen.rests(task, tick, age) {
                 continue;
             }
+            left -= 1;
             match self.judge(tick, alone).await {
                 Ok(Finding::Open) => {}
-                Ok(Finding::Ended) => self.seen.insert(task, tick),
+                // The older it is the less likely that somebody comes; so there are few looks at each.
+                Ok(Finding::Idle) => self.seen.rest(task, tick, age * 2),
+                Ok(Finding::Ended) => self.seen.rest(task, tick, Duration::MAX),
                 Ok(Finding::Lost(found)) => {
                     tracing::warn!(task, tick = %tick, "{found}");
                     let tick = tick.to_string();
@@ -95,12 +95,12 @@ impl Occurrence {
     async fn judge(&self, tick: Tick, alone: bool) -> Result<Finding> {
         let key = claim_key(&self.task.name, tick);
         // Nobody has claimed it yet, or everybody skipped it before that.
-        let Some(holder) = self.locks.holder(&key).await? else { return Ok(Finding::Open) };
+        let Some(holder) = self.locks.holder(&key).await? else { return Ok(Finding::Idle) };
         let ttl = self.task.claim_ttl(tick);
         let begun = match Stage::of(&holder) {
             None | Some(Stage::Done | Stage::Skipped) => return Ok(Finding::Ended),
             // It may be run again.
-            Some(Stage::Lost) => return Ok(Finding::Open),
+            Some(Stage::Lost) => return Ok(Finding::Idle),
             Some(Stage::Claimed) if is_fresh(&holder, ttl, self.patience()) => return Ok(Finding::Open),
             Some(Stage::Claimed) => false,
             // Read after the claim: whoever says that it runs has held this lease since before.

@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use super::claim::{Claim, Stage, claim_key, run_key};
 use super::look::Seen;
-use super::outcome::{Outcome, Run, SkipReason, Skipped};
+use super::outcome::{LostTick, Outcome, Run, SkipReason, Skipped};
 use super::task::Task;
 use super::tick::{Tick, WallClock};
 use super::timetable::Timetable;
 use super::unshared;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::LockGuard;
 use crate::lock::Lock;
 use crate::manager::LockManager;
 use crate::observe::{self, Event};
 use crate::options::Wait;
 use crate::scoped::Ran;
-use crate::store::Holder;
+use crate::store::{Holder, Tie};
 
 /// One task at one tick, about to be run.
 ///
@@ -34,12 +35,47 @@ pub struct Occurrence {
     pub(super) seen: Arc<Seen>,
     pub(super) allow_unshared: bool,
     pub(super) again: bool,
+    looks_back: bool,
+    tie: Tie,
+}
+
+/// A task at a tick that may run now, or not.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum Started {
+    /// It is ours.
+    Begun(Begun),
+    /// It does not run here.
+    Skipped(Skipped),
+}
+
+/// A task at a tick that is ours: its work is to be done now, and stopped when the lease is lost.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct Begun {
+    /// The lease under which the work runs.
+    pub guard: LockGuard,
+    /// The claim on the tick, for tasks that run on one server: [`Claim::done`] is its last word, before the guard is
+    /// released.
+    pub claim: Option<Claim>,
+    /// See [`Run::lost`].
+    pub lost: Vec<LostTick>,
 }
 
 impl Occurrence {
     pub(super) fn new(locks: &LockManager, task: Task, tick: Option<Tick>) -> Self {
-        let (wall, seen) = (WallClock::system(), Arc::new(Seen::briefly()));
-        Self { locks: locks.clone(), task, tick, wall, seen, allow_unshared: false, again: false }
+        let (wall, seen) = (WallClock::system(), Arc::default());
+        Self {
+            locks: locks.clone(),
+            task,
+            tick,
+            wall,
+            seen,
+            allow_unshared: false,
+            again: false,
+            looks_back: true,
+            tie: Tie::Process,
+        }
     }
 
     /// Skips it while its last run lasts; see [`Task::without_overlapping`].
@@ -85,6 +121,18 @@ impl Occurrence {
         self
     }
 
+    /// Does not look at earlier ticks; for those who [look](super::Scheduler::look) by themselves.
+    pub fn without_looking_back(mut self) -> Self {
+        self.looks_back = false;
+        self
+    }
+
+    /// Sets who has to be alive for the lease of the work to stand; see [`Lock::tie`](crate::Lock::tie).
+    pub fn tie(mut self, tie: Tie) -> Self {
+        self.tie = tie;
+        self
+    }
+
     /// Accepts a store that excludes within this process only.
     pub fn allow_unshared(mut self) -> Self {
         self.allow_unshared = true;
@@ -110,6 +158,39 @@ impl Occurrence {
         self.run_future(async move |run| work(run).await).await
     }
 
+    /// Begins it, for work that is not a future: whoever calls has to stop the work when the lease is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), before the work has started.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn start(self) -> Result<Started> {
+        if let Some(skipped) = self.refuse().await? {
+            return Ok(Started::Skipped(skipped));
+        }
+        let (lock, run_key) = self.run_lock(self.tick);
+        let mut claim = match self.approach(&lock, &run_key).await? {
+            Ok(claim) => claim,
+            Err(skipped) => return Ok(Started::Skipped(skipped)),
+        };
+        let Some(guard) = lock.try_acquire().await? else {
+            if let Some(claim) = &mut claim {
+                claim.conclude(Stage::Skipped).await;
+            }
+            return Ok(Started::Skipped(self.skip(SkipReason::StillRunning, Some(run_key)).await));
+        };
+        if let Some(claim) = &mut claim
+            && !claim.step(Stage::Runs).await?
+        {
+            return Ok(Started::Skipped(self.skip(SkipReason::GivenUp, None).await));
+        }
+        let lost = self.look_back().await;
+        Ok(Started::Begun(Begun { guard, claim, lost }))
+    }
+
     /// As [`run`](Self::run), for code that spawns it: the future has a type of its own, which can be required to be
     /// `Send`.
     ///
@@ -121,71 +202,85 @@ impl Occurrence {
     ///
     /// As [`run`](Self::run).
     pub async fn run_future<T, F: Future<Output = T>>(self, work: impl FnOnce(Run) -> F) -> Result<Outcome<T>> {
-        unshared::check(&self.locks, std::slice::from_ref(&self.task), self.allow_unshared)?;
-        if let Some(unmet) = self.task.unmet() {
-            let reason = SkipReason::Condition(unmet.to_owned());
-            return Ok(self.skip(reason, None).await);
+        if let Some(skipped) = self.refuse().await? {
+            return Ok(Outcome::Skipped(skipped));
         }
-        if !self.task.is_guarded() {
-            return Err(Error::new(ErrorKind::InvalidInput, "a task that may run anywhere at any time needs no locks"));
-        }
-        match self.tick.filter(|_| self.task.one_server) {
-            Some(tick) => self.run_on_one_server(tick, work).await,
-            None if self.task.one_server => {
-                Err(Error::new(ErrorKind::InvalidInput, "a task that runs on one server needs a tick"))
-            }
-            None => self.run_alone(work).await,
-        }
-    }
-
-    /// Without a claim: only not while the last run lasts.
-    async fn run_alone<T, F: Future<Output = T>>(&self, work: impl FnOnce(Run) -> F) -> Result<Outcome<T>> {
-        let (lock, key) = self.run_lock(self.tick);
-        let tick = self.tick;
-        match lock.run_future(|lease| work(Run { lease, tick, lost: Vec::new() })).await? {
-            Some(ran) => Ok(Outcome::Ran(ran)),
-            None => Ok(self.skip(SkipReason::StillRunning, Some(key)).await),
-        }
-    }
-
-    async fn run_on_one_server<T, F: Future<Output = T>>(
-        &self,
-        tick: Tick,
-        work: impl FnOnce(Run) -> F,
-    ) -> Result<Outcome<T>> {
-        let age = tick.age(self.wall.now());
-        if age > self.task.claim / 2 && !self.again {
-            return Ok(self.skip(SkipReason::TooLate(age), None).await);
-        }
-        let (lock, run_key) = self.run_lock(Some(tick));
-        if self.task.overlap.is_some()
-            && let Some(holder) = lock.holder().await?
-        {
-            return Ok(self.skipped(SkipReason::StillRunning, Some(run_key), Some(holder)));
-        }
-        let Some(mut claim) = self.claim(tick).await? else {
-            let key = claim_key(&self.task.name, tick);
-            return Ok(self.skip(SkipReason::OtherServer, Some(key)).await);
+        let (lock, run_key) = self.run_lock(self.tick);
+        let mut claim = match self.approach(&lock, &run_key).await? {
+            Ok(claim) => claim,
+            Err(skipped) => return Ok(Outcome::Skipped(skipped)),
         };
-        let ours = &mut claim;
-        let ran = lock.run_future(|lease| async move {
-            if !ours.step(Stage::Runs).await? {
+        let (ours, tick) = (&mut claim, self.tick);
+        let ran = lock.run_future(|lease| async {
+            if let Some(claim) = &mut *ours
+                && !claim.step(Stage::Runs).await?
+            {
                 return Ok(None);
             }
-            let lost = self.look(tick, true).await;
-            let value = work(Run { lease, tick: Some(tick), lost }).await;
+            let lost = self.look_back().await;
+            let value = work(Run { lease, tick, lost }).await;
             // Before the lease is given back: whoever finds neither would take the run for lost.
-            ours.conclude(Stage::Done).await;
+            if let Some(claim) = ours {
+                claim.conclude(Stage::Done).await;
+            }
             Result::Ok(Some(value))
         });
         match ran.await? {
             Some(Ran { value: Ok(Some(value)), release }) => Ok(Outcome::Ran(Ran { value, release })),
-            Some(Ran { value: Ok(None), .. }) => Ok(self.skip(SkipReason::GivenUp, None).await),
+            Some(Ran { value: Ok(None), .. }) => Ok(Outcome::Skipped(self.skip(SkipReason::GivenUp, None).await)),
             Some(Ran { value: Err(error), .. }) => Err(error),
             None => {
-                claim.conclude(Stage::Skipped).await;
-                Ok(self.skip(SkipReason::StillRunning, Some(run_key)).await)
+                if let Some(claim) = &mut claim {
+                    claim.conclude(Stage::Skipped).await;
+                }
+                Ok(Outcome::Skipped(self.skip(SkipReason::StillRunning, Some(run_key)).await))
             }
+        }
+    }
+
+    /// What can be said before anything is asked of the store.
+    async fn refuse(&self) -> Result<Option<Skipped>> {
+        unshared::check(&self.locks, std::slice::from_ref(&self.task), self.allow_unshared)?;
+        let invalid = |message| Err(Error::new(ErrorKind::InvalidInput, message));
+        if !self.task.is_guarded() {
+            return invalid("a task that may run anywhere at any time needs no locks");
+        }
+        if let Some(unmet) = self.task.unmet() {
+            return Ok(Some(self.skip(SkipReason::Condition(unmet.to_owned()), None).await));
+        }
+        match self.tick {
+            _ if !self.task.one_server => Ok(None),
+            None => invalid("a task that runs on one server needs a tick"),
+            Some(tick) => {
+                let age = tick.age(self.wall.now());
+                let is_late = age > self.task.claim / 2 && !self.again;
+                Ok(if is_late { Some(self.skip(SkipReason::TooLate(age), None).await) } else { None })
+            }
+        }
+    }
+
+    /// Looks whether the last run still lasts, and claims the tick; nothing of that for tasks that need no claim.
+    async fn approach(&self, lock: &Lock, run_key: &str) -> Result<std::result::Result<Option<Claim>, Skipped>> {
+        let Some(tick) = self.tick.filter(|_| self.task.one_server) else { return Ok(Ok(None)) };
+        if self.task.overlap.is_some()
+            && let Some(holder) = lock.holder().await?
+        {
+            let key = Some(run_key.to_owned());
+            return Ok(Err(self.skipped(SkipReason::StillRunning, key, Some(holder))));
+        }
+        match self.claim(tick).await? {
+            Some(claim) => Ok(Ok(Some(claim))),
+            None => {
+                let key = claim_key(&self.task.name, tick);
+                Ok(Err(self.skip(SkipReason::OtherServer, Some(key)).await))
+            }
+        }
+    }
+
+    async fn look_back(&self) -> Vec<LostTick> {
+        match self.tick.filter(|_| self.looks_back && self.task.one_server) {
+            Some(tick) => self.look(tick, true).await,
+            None => Vec::new(),
         }
     }
 
@@ -209,11 +304,11 @@ impl Occurrence {
             (None, Some(tick)) => run_key(name, tick),
             _ => name.clone(),
         };
-        let lock = self.locks.lock(&key).wait(Wait::No);
+        let lock = self.locks.lock(&key).wait(Wait::No).tie(self.tie);
         (self.task.overlap.map_or_else(|| lock.clone(), |ttl| lock.clone().ttl(ttl)), key)
     }
 
-    async fn skip<T>(&self, reason: SkipReason, key: Option<String>) -> Outcome<T> {
+    async fn skip(&self, reason: SkipReason, key: Option<String>) -> Skipped {
         // For people to read; who that is decides nothing.
         let holder = match &key {
             Some(key) => self.locks.holder(key).await.ok().flatten(),
@@ -222,11 +317,11 @@ impl Occurrence {
         self.skipped(reason, key, holder)
     }
 
-    fn skipped<T>(&self, reason: SkipReason, key: Option<String>, holder: Option<Holder>) -> Outcome<T> {
+    fn skipped(&self, reason: SkipReason, key: Option<String>, holder: Option<Holder>) -> Skipped {
         let skipped = Skipped { task: self.task.name.clone(), tick: self.tick, reason, key, holder };
         let (task, word) = (self.task.name.as_str(), skipped.reason.word());
         tracing::info!(task, reason = word, "{skipped}");
         self.locks.engine().observe(&Event::Skipped(observe::Skipped { task, reason: word }));
-        Outcome::Skipped(skipped)
+        skipped
     }
 }

@@ -134,7 +134,7 @@ impl SchedulerBuilder {
             }
         }
         unshared::check(&locks, &tasks, allow_unshared)?;
-        let seen = Arc::new(Seen::lastingly());
+        let seen = Arc::default();
         Ok(Scheduler { shared: Arc::new(Shared { locks, tasks, wall, seen, allow_unshared }) })
     }
 }
