@@ -50,7 +50,7 @@ mod timetable;
 mod unique;
 mod unshared;
 
-pub use self::claim::Claim;
+pub use self::claim::TickClaim;
 pub use self::occurrence::{Begun, Occurrence, Started};
 pub use self::outcome::{LostTick, Outcome, Run, SkipReason, Skipped};
 pub use self::scheduler::{Scheduler, SchedulerBuilder};

@@ -290,3 +290,20 @@ async fn tasks_of_one_name_and_names_that_make_no_key_are_reported() {
     let server = Scheduler::builder(&locks).task(report()).allow_unshared().build().unwrap();
     assert_eq!(server.occurrence("reprot", tick(30)).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_stands_still_between_claim_and_run_finds_the_tick_given_up() {
+    let fleet = Fleet::new();
+    let task = || report().without_overlapping(Duration::from_secs(1));
+    let (one, two) = (fleet.server(task()), fleet.server(task()));
+    // The step from claim to run is under way for long.
+    fleet.store.once(Operation::Transfer, Fault::delay(Duration::from_secs(3)));
+    let slow = tokio::spawn(async move { one.run("report", tick(27), async |_| ()).await.unwrap() });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(two.look("report").await.unwrap().is_empty(), "it may still begin");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let lost = two.look("report").await.unwrap();
+    assert!(lost.len() == 1 && lost[0].tick == tick(27) && !lost[0].begun, "{lost:?}");
+    assert_eq!(*reason(&slow.await.unwrap()), SkipReason::GivenUp);
+    assert!(two.occurrence("report", tick(27)).unwrap().again().run(async |_| ()).await.unwrap().skipped().is_none());
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::schedule::{Claim, Tick};
+use leasehold::schedule::{Tick, TickClaim};
 use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
@@ -148,7 +148,7 @@ pub(super) struct Held {
     /// From the call to the grant.
     pub(super) waited: Duration,
     /// The claim on the tick, which is told when the run has ended.
-    pub(super) claim: Option<Claim>,
+    pub(super) claim: Option<TickClaim>,
     /// The command's process, if the grant has named its group.
     pub(super) prepared: Option<Job>,
 }

@@ -63,14 +63,14 @@ pub(super) fn claim_lock(locks: &LockManager, key: &str, ttl: Duration, stage: S
 ///
 /// If it is dropped without a word the tick counts as lost, once the lease under which the work runs is gone.
 #[derive(Debug)]
-pub struct Claim {
+pub struct TickClaim {
     locks: LockManager,
     key: String,
     ttl: Duration,
     owner: OwnerToken,
 }
 
-impl Claim {
+impl TickClaim {
     /// Claims a tick; `None` = somebody else has it.
     ///
     /// If dropped before there is an answer, the claim is given back; from the answer on it stands.

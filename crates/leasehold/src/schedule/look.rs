@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::claim::{Claim, Stage, claim_key};
+use super::claim::{Stage, TickClaim, claim_key};
 use super::occurrence::Occurrence;
 use super::outcome::LostTick;
 use super::tick::Tick;
@@ -109,7 +109,7 @@ impl Occurrence {
             }
             Some(Stage::Runs) => true,
         };
-        let judged = Claim::take_from(&self.locks, key, ttl, holder.owner.clone(), Stage::Lost).await?;
+        let judged = TickClaim::take_from(&self.locks, key, ttl, holder.owner.clone(), Stage::Lost).await?;
         if judged.is_none() {
             return Ok(Finding::Open);
         }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Claim, Stage, claim_key, run_key};
+use super::claim::{Stage, TickClaim, claim_key, run_key};
 use super::look::Seen;
 use super::outcome::{LostTick, Outcome, Run, SkipReason, Skipped};
 use super::task::Task;
@@ -55,9 +55,9 @@ pub enum Started {
 pub struct Begun {
     /// The lease under which the work runs.
     pub guard: LockGuard,
-    /// The claim on the tick, for tasks that run on one server: [`Claim::done`] is its last word, before the guard is
+    /// The claim on the tick, for tasks that run on one server: [`TickClaim::done`] is its last word, before the guard is
     /// released.
-    pub claim: Option<Claim>,
+    pub claim: Option<TickClaim>,
     /// See [`Run::lost`].
     pub lost: Vec<LostTick>,
 }
@@ -260,7 +260,7 @@ impl Occurrence {
     }
 
     /// Looks whether the last run still lasts, and claims the tick; nothing of that for tasks that need no claim.
-    async fn approach(&self, lock: &Lock, run_key: &str) -> Result<std::result::Result<Option<Claim>, Skipped>> {
+    async fn approach(&self, lock: &Lock, run_key: &str) -> Result<std::result::Result<Option<TickClaim>, Skipped>> {
         let Some(tick) = self.tick.filter(|_| self.task.one_server) else { return Ok(Ok(None)) };
         if self.task.overlap.is_some()
             && let Some(holder) = lock.holder().await?
@@ -284,14 +284,14 @@ impl Occurrence {
         }
     }
 
-    async fn claim(&self, tick: Tick) -> Result<Option<Claim>> {
+    async fn claim(&self, tick: Tick) -> Result<Option<TickClaim>> {
         let (key, ttl) = (claim_key(&self.task.name, tick), self.task.claim_ttl(tick));
         if !self.again {
-            return Claim::take(&self.locks, key, ttl).await;
+            return TickClaim::take(&self.locks, key, ttl).await;
         }
         match self.locks.holder(&key).await? {
             Some(holder) if Stage::of(&holder) == Some(Stage::Lost) => {
-                Claim::take_from(&self.locks, key, ttl, holder.owner, Stage::Claimed).await
+                TickClaim::take_from(&self.locks, key, ttl, holder.owner, Stage::Claimed).await
             }
             _ => Ok(None),
         }

@@ -117,6 +117,13 @@ pub(crate) async fn connect_patiently(url: &str) -> LockManagerBuilder {
     }
 }
 
+/// Runs a test on two workers, or one of its processes, for as long as it is watched and five minutes more.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let limit = crate::election::length() + std::time::Duration::from_secs(300);
+    runtime.block_on(async { tokio::time::timeout(limit, test).await }).expect("the test ends");
+}
+
 /// Whether an error is of the kind that a broken network makes.
 pub(crate) fn is_weather(error: &leasehold::Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Indeterminate)

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use store_tests::{Site, Table};
 use tokio::time::sleep;
 
-use crate::crew::{Member, Said, connect_patiently, dismissed, say};
+use crate::crew::{Member, Said, connect_patiently, dismissed, run, say};
 
 const TTL: Duration = Duration::from_secs(1);
 const REPLICAS: usize = 3;
@@ -22,7 +22,7 @@ const BOUND: Duration = Duration::from_secs(15);
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn one_leads_over_redis() {
-    store_tests::run(async {
+    run(async {
         let site = Site::redis();
         let proxy = Proxy::start(site.server().address()).unwrap();
         one_leads("redis", &site.url(), Some((&proxy, format!("redis://{}", proxy.address())))).await;
@@ -32,7 +32,7 @@ fn one_leads_over_redis() {
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn one_leads_over_postgres() {
-    store_tests::run(async {
+    run(async {
         let table = Table::new();
         let proxy = Proxy::start(table.server().address()).unwrap();
         one_leads("postgres", &table.url(), Some((&proxy, table.url_at(proxy.address())))).await;
@@ -41,7 +41,7 @@ fn one_leads_over_postgres() {
 
 #[test]
 fn one_leads_over_sqlite() {
-    store_tests::run(async {
+    run(async {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", directory.path().join("leases.db").display());
         one_leads("sqlite", &url, None).await;
@@ -49,7 +49,7 @@ fn one_leads_over_sqlite() {
 }
 
 /// How long it is watched.
-fn length() -> Duration {
+pub(crate) fn length() -> Duration {
     let seconds = env::var("LEASEHOLD_TEST_SECONDS").ok().map_or(20, |seconds| seconds.parse().unwrap());
     Duration::from_secs(seconds)
 }
@@ -135,7 +135,7 @@ fn judge(lines: &[String], begin: Moment, end: Moment, what: &str) {
 #[ignore = "started by another test"]
 fn replica() {
     let (Ok(url), Ok(number)) = (env::var("LEASEHOLD_TEST_URL"), env::var("LEASEHOLD_TEST_NUMBER")) else { return };
-    store_tests::run(async move {
+    run(async move {
         let locks = connect_patiently(&url).await.build().unwrap();
         let candidate = Candidate::campaign(locks.lock("leader").ttl(TTL));
         tokio::select! {

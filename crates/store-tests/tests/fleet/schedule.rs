@@ -15,7 +15,7 @@ use leasehold::{ErrorKind, LockManager};
 use store_tests::{Site, Table};
 use tokio::time::sleep;
 
-use crate::crew::{Member, Said, connect, connect_patiently, dismissed, is_weather, say};
+use crate::crew::{Member, Said, connect, connect_patiently, dismissed, is_weather, run, say};
 
 /// How fast the clocks of the test go.
 const SPEED: u32 = 8;
@@ -34,7 +34,7 @@ const BEGIN: &str = "2026-11-30T02:00:00Z";
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn no_tick_runs_twice_over_redis() {
-    store_tests::run(async {
+    run(async {
         let site = Site::redis();
         no_tick_runs_twice(&site.url()).await;
     });
@@ -43,7 +43,7 @@ fn no_tick_runs_twice_over_redis() {
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn no_tick_runs_twice_over_postgres() {
-    store_tests::run(async {
+    run(async {
         let table = Table::new();
         no_tick_runs_twice(&table.url()).await;
     });
@@ -52,7 +52,7 @@ fn no_tick_runs_twice_over_postgres() {
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn ticks_and_jobs_are_refused_on_leases_that_end_with_their_session() {
-    store_tests::run(async {
+    run(async {
         let table = Table::new();
         let locks = LockManager::connect(&format!("{}?mode=advisory", table.url())).await.unwrap();
         let error = Scheduler::builder(&locks).task(task("fast")).build().unwrap_err();
@@ -198,7 +198,7 @@ fn server() {
     let (Ok(url), Ok(skew)) = (env::var("LEASEHOLD_TEST_URL"), env::var("LEASEHOLD_TEST_SKEW")) else { return };
     let origin = env::var("LEASEHOLD_TEST_ORIGIN").unwrap().parse().unwrap();
     let after = env::var("LEASEHOLD_TEST_AFTER").unwrap().parse().unwrap();
-    store_tests::run(async move {
+    run(async move {
         let wall = wall(Moment::from_nanos(origin), skew.parse().unwrap());
         let locks = connect_patiently(&url).await.ttl(TTL).observer(Losses).build().unwrap();
         let builder = Scheduler::builder(&locks).wall_clock(wall.clone());
