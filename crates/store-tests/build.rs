@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str, Option<&str>); 5] = [
 /// Where Debian keeps the programs of PostgreSQL, in a folder for each version.
 const POSTGRESQL: &str = "/usr/lib/postgresql";
 
-fn main() {
+pub(crate) fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let path = variable("PATH").unwrap_or_default();
     let is_ci = variable("CI").is_some();

@@ -109,6 +109,11 @@ impl Settings {
         self.resolved.wait
     }
 
+    /// How long leases stand that are not renewed.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.resolved.ttl
+    }
+
     /// The prefix of every key.
     pub(crate) fn namespace(&self) -> &str {
         &self.resolved.namespace
@@ -146,7 +151,10 @@ impl Settings {
     pub(crate) fn failure(&self, error: &leasehold::Error) -> Failure {
         let failure = Failure::from_error(error, is_sqlite(&self.resolved.store));
         match failure.code {
-            exit::UNAVAILABLE => failure.note(&format!("store: {}", self.place())),
+            exit::UNAVAILABLE => {
+                let again = self.options_again();
+                failure.note(&format!("store: {}", self.place())).advise(format!("ask it: leasehold doctor{again}"))
+            }
             exit::CONFIG if error.kind() == ErrorKind::Unsupported => failure.note("name another store with --store"),
             _ => failure,
         }
@@ -218,6 +226,11 @@ pub(crate) fn key_name(typed: &OsStr) -> Result<&str, Failure> {
     let name = typed.to_str().ok_or_else(|| Failure::new(exit::DATA, "invalid key: it is not UTF-8: encode it"))?;
     Key::new("", name).map_err(|error| Failure::from_error(&error, false))?;
     Ok(name)
+}
+
+/// The key in its namespace.
+pub(crate) fn key(settings: &Settings, name: &str) -> Result<Key, Failure> {
+    Key::new(settings.namespace(), name).map_err(|error| Failure::from_error(&error, false))
 }
 
 /// The flags of `run` that may be said elsewhere too.

@@ -1,4 +1,4 @@
-//! Another process, known by its number: waited for, asked to end, told from a later one of the same number.
+//! Another process, known by its number: waited for, signalled, told from a later one of the same number.
 
 use std::fs;
 use std::io;
@@ -59,19 +59,24 @@ impl Watched {
         })
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> Pid {
+        self.id
+    }
+
     /// Resolves when the process has ended. Nothing is lost if the future is dropped.
     pub(crate) async fn ended(&self) {
         // The sender is gone only after it has told, or with a thread that failed.
         self.ended.clone().wait_for(|ended| *ended).await.ok();
     }
 
-    /// Asks it to end.
-    pub(crate) fn terminate(&self) -> io::Result<()> {
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(descriptor) = &self.descriptor {
-            return Ok(rustix::process::pidfd_send_signal(descriptor, Signal::TERM)?);
+            return Ok(rustix::process::pidfd_send_signal(descriptor, signal)?);
         }
-        Ok(rustix::process::kill_process(self.id, Signal::TERM)?)
+        Ok(rustix::process::kill_process(self.id, signal)?)
     }
 }
 
@@ -89,10 +94,19 @@ fn look_for_end(id: Pid) {
 
 /// When a process was started, in ticks since boot; `None` if that cannot be seen.
 pub(crate) fn start_of(id: Pid) -> Option<u64> {
+    field_of(id, 19)?.parse().ok()
+}
+
+/// Whether a process is stopped, as far as can be seen.
+pub(crate) fn is_stopped(id: Pid) -> bool {
+    field_of(id, 0).is_some_and(|state| state == "T" || state == "t")
+}
+
+/// What the system tells of a process after the program's name, which may hold anything, also parentheses.
+fn field_of(id: Pid, at: usize) -> Option<String> {
     let stat = fs::read(format!("/proc/{}/stat", id.as_raw_nonzero())).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The program's name may hold anything, also parentheses.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(at).map(str::to_owned)
 }
 
 /// The base name of a process's program as it was called; `None` if that cannot be seen.

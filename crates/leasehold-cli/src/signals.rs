@@ -112,11 +112,16 @@ impl Signals {
     pub(crate) async fn next_ending(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if ENDING.contains(&signal) {
+            if asks_to_end(signal) {
                 return signal;
             }
         }
     }
+}
+
+/// Whether a signal asks this process to end.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    ENDING.contains(&signal)
 }
 
 /// The signals that ask a process to end.

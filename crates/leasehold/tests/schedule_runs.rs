@@ -34,7 +34,7 @@ struct Fleet {
 struct Events(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Events {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         match event {
             Event::Skipped(skipped) => self.0.lock().push(format!("{} {}", skipped.task, skipped.reason)),
             Event::TickLost(lost) => self.0.lock().push(format!("{} lost {}", lost.task, lost.tick)),

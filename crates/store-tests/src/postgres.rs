@@ -171,7 +171,7 @@ impl Table {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let server = shared.upgrade().unwrap_or_else(|| {
-            let server = Arc::new(Postgres::start(&["-c", "max_connections=300"]));
+            let server = Arc::new(Postgres::start(&["-c", "max_connections=500"]));
             *shared = Arc::downgrade(&server);
             server
         });

@@ -60,9 +60,9 @@ impl Guardian {
         }
         environment.apply(&mut start);
         start.process_group(0).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        let told = Orders { lease_end: Moment::from_nanos(0), only_group: false, keeps_key: false };
+        let told = Orders { lease_end: Moment::from_nanos(0), only_group: false, keeps_key: false, group_first: false };
         let mut guardian = Self { id: Pid::from_child(&start.spawn()?), pipe, told };
-        guardian.tell(lease_end, false, false);
+        guardian.tell(lease_end, false, false, false);
         Ok(guardian)
     }
 
@@ -71,10 +71,10 @@ impl Guardian {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Tells until when the lease may be assumed, whether what has left the group may go on beyond that, and whether the
-    /// lease is for the guardian's own group.
-    pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool, keeps_key: bool) {
-        let orders = Orders { lease_end, only_group, keeps_key };
+    /// Tells until when the lease may be assumed, whether what has left the group may go on beyond that, whether the
+    /// lease is for the guardian's own group, and whether it outlives the job's.
+    pub(super) fn tell(&mut self, lease_end: Moment, only_group: bool, keeps_key: bool, group_first: bool) {
+        let orders = Orders { lease_end, only_group, keeps_key, group_first };
         if lease_end > self.told.lease_end + WORTH_TELLING || orders.flags() != self.told.flags() {
             // A guardian that does not listen is told again; that it is gone is noticed where its end is.
             if self.pipe.write_all(&orders.to_bytes()).is_ok() {
@@ -95,6 +95,7 @@ struct Orders {
     lease_end: Moment,
     only_group: bool,
     keeps_key: bool,
+    group_first: bool,
 }
 
 impl Orders {
@@ -106,12 +107,13 @@ impl Orders {
     }
 
     fn flags(self) -> u8 {
-        u8::from(self.only_group) | u8::from(self.keeps_key) << 1
+        u8::from(self.only_group) | u8::from(self.keeps_key) << 1 | u8::from(self.group_first) << 2
     }
 
     fn from_bytes([moment @ .., flags]: [u8; Self::LENGTH]) -> Self {
         let lease_end = Moment::from_nanos(u64::from_ne_bytes(moment));
-        Self { lease_end, only_group: flags & 1 != 0, keeps_key: flags & 2 != 0 }
+        let [only_group, keeps_key, group_first] = [1, 2, 4].map(|flag| flags & flag != 0);
+        Self { lease_end, only_group, keeps_key, group_first }
     }
 }
 
@@ -130,7 +132,7 @@ pub(super) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if !orders.only_group && !orders.keeps_key && run_ended {
         charge.kill_others(orders.lease_end);
     }
-    charge.kill(orders.only_group);
+    charge.kill(orders);
     ExitCode::from(exit::LOST)
 }
 
@@ -139,7 +141,7 @@ fn watch() -> io::Result<(Orders, bool)> {
     let clock = Clock::system();
     let pipe = rustix::stdio::stdin();
     let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
-    let mut orders = Orders { lease_end: Moment::FAR, only_group: false, keeps_key: false };
+    let mut orders = Orders { lease_end: Moment::FAR, only_group: false, keeps_key: false, group_first: false };
     loop {
         let mut files = [PollFd::new(&pipe, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut files, None))?;
@@ -206,7 +208,11 @@ impl Charge {
     }
 
     /// Kills the group, and every descendant that can be found unless they may go on.
-    fn kill(&self, only_group: bool) {
+    fn kill(&self, Orders { only_group, group_first, .. }: Orders) {
+        if group_first && !self.is_another() {
+            // Looking for others takes time that there may not be.
+            kill_process_group(self.group, Signal::KILL).ok();
+        }
         until_nothing_is_left(Moment::FAR, || {
             // Before the group: the key may be free when that is gone.
             let others = if only_group { Vec::new() } else { self.others() };

@@ -27,7 +27,7 @@ impl Guardian {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    pub(super) fn tell(&mut self, _: Moment, _: bool, _: bool) {}
+    pub(super) fn tell(&mut self, _: Moment, _: bool, _: bool, _: bool) {}
 
     pub(super) fn dismiss(&mut self) {}
 }

@@ -131,7 +131,8 @@ impl Job {
             }
             if let Some(guardian) = &mut self.guardian {
                 let lease_end = if runs_on { Moment::FAR } else { plan.lease_end };
-                guardian.tell(lease_end, self.status.is_some() && !plan.is_losing(), self.is_kept);
+                let only_group = self.status.is_some() && !plan.is_losing();
+                guardian.tell(lease_end, only_group, self.is_kept, !self.frees_with_group);
             }
             if let Some(status) = self.status {
                 self.gone = self.gone || self.is_another() || !group::is_alive(self.group);
@@ -309,7 +310,7 @@ impl Job {
             let tied = tokio::time::timeout(patience, guard.tie_to(keeper)).await;
             self.is_kept = matches!(tied, Ok(Ok(())));
             if let Some(guardian) = self.guardian.as_mut().filter(|_| self.is_kept) {
-                guardian.tell(Clock::system().now() + guard.remaining(), false, true);
+                guardian.tell(Clock::system().now() + guard.remaining(), false, true, false);
             }
         }
     }
@@ -336,13 +337,19 @@ impl Job {
         }
     }
 
-    /// Kills the whole group, and before it, since the key may be free when it is gone, what has left it if nothing may
-    /// go on. To be repeated: one that was about to start another when it got its KILL may have done so.
+    /// Kills the whole group, and what has left it if nothing may go on: before it where the key is free when the group is
+    /// gone, else after it, because looking for others takes time that there may not be. To be repeated: one that was about
+    /// to start another when it got its KILL may have done so.
     fn kill(&mut self, plan: &Plan) {
+        if !self.frees_with_group {
+            self.signal(Signal::KILL, plan.lease_over());
+        }
         if plan.is_losing() {
             self.descendants.signal(Signal::KILL);
         }
-        self.signal(Signal::KILL, plan.lease_over());
+        if self.frees_with_group {
+            self.signal(Signal::KILL, plan.lease_over());
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use rustix::process::Pid;
 
 use self::answer::Answer;
 pub(crate) use self::keeper::keep;
-use super::busy;
 use super::owner::{self, Keeper};
+use super::{busy, grace, run};
+use crate::child::OnLost;
 use crate::cli::{Acquire, Global, Reach};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
@@ -23,6 +24,7 @@ use crate::signals::Signals;
 mod answer;
 mod front;
 mod keeper;
+mod told;
 
 /// Takes the key and prints the answer; whatever ends otherwise is told to a shell that evaluates the output.
 pub(crate) async fn acquire(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
@@ -43,6 +45,7 @@ struct Request<'a> {
     wait: Wait,
     busy_code: u8,
     label: Option<String>,
+    on_lost: OnLost,
     place: Place,
     arguments: &'a Acquire,
 }
@@ -69,13 +72,14 @@ impl<'a> Request<'a> {
             wait: settings.wait(),
             busy_code: if waiting.skip_ok { 0 } else { waiting.conflict_exit_code.unwrap_or(exit::BUSY) },
             label: (!arguments.label.is_empty()).then(|| arguments.label.join(" ")),
+            on_lost: run::on_lost(arguments.on_lost.as_deref())?,
             place: place(arguments.owner_file.as_deref())?,
             arguments,
         })
     }
 
     /// Writes the secret; removed again if what comes back is dropped before it is kept.
-    fn write(&self, token: &OwnerToken, keeper: Option<Keeper>) -> Result<Secret, Failure> {
+    fn write(&self, token: &OwnerToken, keeper: Option<&Keeper>) -> Result<Secret, Failure> {
         let path = match &self.place {
             Place::File(path) => path.clone(),
             Place::Directory(directory) => owner::path_in(directory, token),
@@ -132,11 +136,7 @@ async fn leave_standing(global: &Global, arguments: &Acquire) -> Result<u8, Fail
         manager = open(&settings, arguments, Renew::Off, about) => manager?,
     };
     if manager.capabilities().expiry == Expiry::Session {
-        let store = manager.store_name();
-        return Err(Failure::new(
-            exit::CONFIG,
-            format!("a lease of the {store} store ends with its connection: say --keeper for a process that holds it"),
-        ));
+        return Err(ends_with_connection(&manager, &request));
     }
     let lock = lock(&manager, &request);
     let outcome = tokio::select! {
@@ -159,6 +159,18 @@ async fn leave_standing(global: &Global, arguments: &Acquire) -> Result<u8, Fail
         _ = manager.close(Close::Release) => {}
     }
     ended
+}
+
+/// A lease that nothing would hold.
+fn ends_with_connection(manager: &LockManager, request: &Request<'_>) -> Failure {
+    let advice = if request.arguments.by_hand {
+        let length = manager.ttl().as_secs();
+        format!("let a command hold it, such as leasehold run {} -- sleep {length}", output::quoted(request.name))
+    } else {
+        "say --keeper for a process that holds it".to_owned()
+    };
+    let store = manager.store_name();
+    Failure::new(exit::CONFIG, format!("a lease of the {store} store ends with its connection: {advice}"))
 }
 
 /// Acquires the lease and lets go of it, so that nothing of this process ends it.
@@ -226,7 +238,7 @@ async fn open(
     renew: Renew,
     about: Option<Pid>,
 ) -> Result<LockManager, Failure> {
-    let mut builder = settings.open().await?.renew(renew);
+    let mut builder = settings.open().await?.renew(renew).margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),
@@ -263,7 +275,7 @@ async fn take(
     settings: &Settings,
     lock: &Lock,
     request: &Request<'_>,
-    keeper: Option<Keeper>,
+    keeper: Option<&Keeper>,
 ) -> Result<Option<Taken>, Failure> {
     let clock = Clock::system();
     let asked = clock.now();

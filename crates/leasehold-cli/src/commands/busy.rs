@@ -1,4 +1,4 @@
-//! What is told about a key that somebody else holds, by whoever does not run anything under it.
+//! What is told about a key that somebody else holds, and by whoever waits for it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -40,17 +40,34 @@ pub(super) fn block(
     code: u8,
     holder: Option<&Holder>,
 ) -> String {
-    let waited = match wait {
-        Wait::UpTo(wait) => format!("still held after {}", output::precise(wait)),
-        _ => "held".to_owned(),
+    let (waited, longer) = match wait {
+        Wait::UpTo(wait) => (
+            format!("still held after {}", output::precise(wait)),
+            format!("wait longer: -w {}", output::precise(wait.saturating_mul(10))),
+        ),
+        _ => ("held".to_owned(), "wait for it: -w 30s".to_owned()),
     };
     let (again, key) = (settings.options_again(), output::quoted(name));
-    let holder = holder.map_or_else(|| "  holder   given back just now\n".to_owned(), output::holder_block);
+    let described = holder.map_or_else(|| "  holder   given back just now\n".to_owned(), output::holder_block);
     format!(
-        "busy: \"{name}\" is {waited} (exit {code})\n{holder}{}  look     leasehold{again} show {key}\n  \
-         if that holder is known to be dead: leasehold{again} force-release {key}\n",
-        store(settings, manager)
+        "busy: \"{name}\" is {waited} (exit {code})\n{described}{}  look     leasehold{again} show {key}        {longer}\n{}",
+        store(settings, manager),
+        if_dead(manager, &again, &key, holder)
     )
+}
+
+/// What becomes of the key if its holder is dead.
+fn if_dead(manager: &LockManager, again: &str, key: &str, holder: Option<&Holder>) -> String {
+    let Some(left) = holder.and_then(|holder| holder.remaining).map(output::words) else {
+        return String::new();
+    };
+    // This machine looks whether a holder lives before it says that the key is held.
+    let end = if manager.capabilities().liveness {
+        format!("when that holder dies the key is free at once, or within {left} if that cannot be told from here")
+    } else {
+        format!("if that holder is dead, its lease ends by itself in {left}")
+    };
+    format!("  {end}\n  if it is known to be dead: leasehold{again} force-release {key}\n")
 }
 
 /// The line that says where.
@@ -60,6 +77,11 @@ pub(super) fn store(settings: &Settings, manager: &LockManager) -> String {
 
 /// A signal that ended a wait.
 pub(super) fn interrupted(signal: Signal, name: &str) -> Failure {
+    stopped(signal, &format!("while waiting for \"{name}\"")).note("it is not held")
+}
+
+/// A signal that ended this.
+pub(super) fn stopped(signal: Signal, when: &str) -> Failure {
     let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
-    Failure::new(code, format!("stopped by {} while waiting for \"{name}\"; it is not held", signals::name(signal)))
+    Failure::new(code, format!("stopped by {} {when}", signals::name(signal)))
 }

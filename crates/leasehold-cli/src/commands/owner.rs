@@ -7,14 +7,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use leasehold::store::sqlite::SqliteStore;
-use leasehold::{MAX_TTL, OwnerToken};
+use leasehold::{Key, MAX_TTL, OwnerToken};
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::exit::{self, Failure};
 use crate::file::{self, Mode};
 use crate::output;
-use crate::process;
+use crate::process::{self, Watched};
 
 /// What is read of a file that is to hold a secret, at most.
 const LONGEST: u64 = 4096;
@@ -22,24 +22,43 @@ const LONGEST: u64 = 4096;
 /// How the names begin of files that were not named.
 const PREFIX: &str = "owner-";
 
+/// Tells a keeper that the lease is being taken on by somebody else, which is no loss.
+pub(super) const LET_GO: Signal = Signal::USR1;
+
+/// Tells a keeper that this came to nothing.
+pub(super) const HOLD_ON: Signal = Signal::USR2;
+
 /// The process that renews a lease in the background.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keeper {
-    pub(super) id: Pid,
+    id: Pid,
     /// When it was started, which tells it from a later process of the same number.
     start: u64,
+    /// What it keeps, with the namespace.
+    key: String,
 }
 
 impl Keeper {
     /// This process; `None` where its start cannot be seen, and nobody can be sure of it later.
-    pub(super) fn this() -> Option<Self> {
+    pub(super) fn this(key: &Key) -> Option<Self> {
         let id = rustix::process::getpid();
-        process::start_of(id).map(|start| Self { id, start })
+        process::start_of(id).map(|start| Self { id, start, key: key.as_stored().to_owned() })
     }
 
     /// Whether it still lives, and is not another one of its number.
-    pub(super) fn lives(self) -> bool {
+    pub(super) fn lives(&self) -> bool {
         process::start_of(self.id) == Some(self.start)
+    }
+
+    /// Whether it lives, and is not stopped: then its lease stands, since it ends with it.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.lives() && !process::is_stopped(self.id)
+    }
+
+    /// The process, to be waited for and signalled; `None` if it lives no more.
+    pub(super) fn process(&self) -> Option<Watched> {
+        // Opened before it is looked at: what is found to be the keeper then is what is open.
+        Watched::open(self.id).ok().filter(|_| self.lives())
     }
 }
 
@@ -92,14 +111,30 @@ impl Owner {
 
     /// The first line is the secret; the second may name a keeper.
     fn parse(content: &[u8], name: &str, path: Option<PathBuf>) -> Result<Self, Failure> {
-        let mut lines = content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        let token = OwnerToken::from_bytes(lines.next().unwrap_or_default())
+        let mut lines = content.split(|byte| *byte == b'\n');
+        let token = OwnerToken::from_bytes(lines.next().unwrap_or_default().trim_ascii())
             .map_err(|error| Failure::new(exit::DATA, format!("{error}: check {name}")))?;
         let keeper = lines.next().and_then(|line| {
-            let mut words = std::str::from_utf8(line).ok()?.strip_prefix("keeper ")?.split(' ');
-            Some(Keeper { id: Pid::from_raw(words.next()?.parse().ok()?)?, start: words.next()?.parse().ok()? })
+            let mut words = std::str::from_utf8(line).ok()?.strip_prefix("keeper ")?.splitn(3, ' ');
+            let (id, start) = (Pid::from_raw(words.next()?.parse().ok()?)?, words.next()?.parse().ok()?);
+            Some(Keeper { id, start, key: words.next()?.to_owned() })
         });
         Ok(Self { token, keeper, path })
+    }
+
+    /// Refuses the secret of another key that is kept: its keeper must not be asked to end.
+    pub(super) fn check(&self, key: &Key) -> Result<(), Failure> {
+        match &self.keeper {
+            Some(keeper) if keeper.key != key.as_stored() => Err(Failure::new(
+                exit::LOST,
+                format!(
+                    "\"{}\" is not held by this owner token, which is that of \"{}\": name the owner file of this key",
+                    key.as_stored(),
+                    output::clean(&keeper.key)
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Notes on the file that its lease stands anew.
@@ -120,9 +155,10 @@ impl Owner {
 }
 
 /// Writes the secret, and who renews the lease in the background.
-pub(super) fn write(path: &Path, token: &OwnerToken, keeper: Option<Keeper>) -> Result<(), Failure> {
-    let keeper =
-        keeper.map_or_else(String::new, |keeper| format!("keeper {} {}\n", keeper.id.as_raw_nonzero(), keeper.start));
+pub(super) fn write(path: &Path, token: &OwnerToken, keeper: Option<&Keeper>) -> Result<(), Failure> {
+    let keeper = keeper.map_or_else(String::new, |Keeper { id, start, key }| {
+        format!("keeper {} {start} {key}\n", id.as_raw_nonzero())
+    });
     file::write(path, format!("{}\n{keeper}", token.expose()).as_bytes(), Mode::Secret)
 }
 
@@ -165,7 +201,7 @@ fn sweep(directory: &Path) {
         let path = entry.path();
         if is_old
             && entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
-            && Owner::open(&path).is_ok_and(|owner| !owner.keeper.is_some_and(Keeper::lives))
+            && Owner::open(&path).is_ok_and(|owner| !owner.keeper.as_ref().is_some_and(Keeper::lives))
         {
             fs::remove_file(&path).ok();
         }
@@ -181,11 +217,15 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("owner");
         let token = OwnerToken::mint().unwrap();
-        let keeper = Keeper::this();
-        assert!(keeper.unwrap().lives());
+        let key = Key::new("app", "a key ").unwrap();
+        let keeper = Keeper::this(&key);
+        assert!(keeper.as_ref().unwrap().is_at_work());
         for keeper in [None, keeper] {
-            write(&path, &token, keeper).unwrap();
+            write(&path, &token, keeper.as_ref()).unwrap();
             let owner = Owner::open(&path).unwrap();
+            owner.check(&key).unwrap();
+            let other = owner.check(&Key::new("app", "a").unwrap());
+            assert_eq!(other.map_err(|failure| failure.code), keeper.as_ref().map_or(Ok(()), |_| Err(exit::LOST)));
             assert_eq!((&owner.token, owner.keeper), (&token, keeper));
         }
         discard(&path, &OwnerToken::mint().unwrap());
@@ -200,13 +240,15 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let make = |name: &str, keeper, age| {
             let path = place.path().join(name);
-            write(&path, &OwnerToken::mint().unwrap(), keeper).unwrap();
+            let keeper: Option<Keeper> = keeper;
+            write(&path, &OwnerToken::mint().unwrap(), keeper.as_ref()).unwrap();
             let file = fs::File::open(&path).unwrap();
             file.set_modified(file.metadata().unwrap().modified().unwrap() - age).unwrap();
             path
         };
         let old = MAX_TTL * 2;
-        let (left, kept) = (make("owner-1", None, old), make("owner-2", Keeper::this(), old));
+        let (left, kept) =
+            (make("owner-1", None, old), make("owner-2", Keeper::this(&Key::new("", "k").unwrap()), old));
         let (young, other) = (make("owner-3", None, MAX_TTL), make("other", None, old));
         let extended = make("owner-4", None, old);
         Owner::open(&extended).unwrap().renew();
@@ -220,7 +262,7 @@ mod tests {
         assert_eq!(Owner::parse(b"\n", "x", None).unwrap_err().code, exit::DATA);
         let failure = Owner::parse(&[b's'; 600], "x", None).unwrap_err();
         assert!(failure.code == exit::DATA && !failure.message.contains("sss"), "{failure}");
-        let owner = Owner::parse(b" secret\r\nkeeper 1 x\n", "x", None).unwrap();
+        let owner = Owner::parse(b" secret\r\nkeeper 1 x y\n", "x", None).unwrap();
         assert_eq!((owner.token.expose().as_str(), owner.keeper), ("secret", None));
     }
 }

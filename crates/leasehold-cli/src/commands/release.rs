@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use leasehold::store::Expiry;
 use leasehold::{Close, ErrorKind, LockManager};
+use rustix::process::Signal;
 
 use super::owner::{Keeper, Owner};
 use crate::cli::Release;
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::process::Watched;
 
 /// How long a keeper that was asked to end may take: it gives the lease back itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn release(settings: &Settings, arguments: &Release) -> Result<u8, Failure> {
     let name = config::key_name(&arguments.key)?;
     let owner = Owner::find(arguments.owner_file.as_deref())?;
+    owner.check(&config::key(settings, name)?)?;
     let manager = settings.build(settings.open().await?)?;
     let released = give_back(settings, &manager, name, &owner).await;
     manager.close(Close::Release).await.ok();
@@ -31,29 +32,36 @@ pub(crate) async fn release(settings: &Settings, arguments: &Release) -> Result<
 }
 
 async fn give_back(settings: &Settings, manager: &LockManager, name: &str, owner: &Owner) -> Result<(), Failure> {
-    let is_session = manager.capabilities().expiry == Expiry::Session;
-    // One whose keeper is dead may be free already.
-    if (is_session || owner.keeper.is_some()) && !is_held(settings, manager, name, owner).await? {
+    // One whose keeper is dead may be free already; and what is held now is given back if it is not held afterwards.
+    if !is_held(settings, manager, name, owner).await? {
         return Err(not_held(settings, manager, name).await);
     }
-    // A lease that is bound to a connection ends with the process that has it.
-    if is_session {
-        end(owner.keeper).await;
-        return match is_held(settings, manager, name, owner).await? {
-            false => Ok(()),
-            true => Err(Failure::new(
+    // It gives the lease back itself. If another one did, it would take that for a loss, and tell the script.
+    let kept = match &owner.keeper {
+        Some(keeper) => end(keeper).await,
+        None => true,
+    };
+    if manager.capabilities().expiry == Expiry::Session {
+        return if kept {
+            Ok(())
+        } else {
+            Err(Failure::new(
                 exit::UNAVAILABLE,
-                format!("\"{name}\" is still held: its keeper did not give it back: end the process that show names"),
-            )),
+                format!("\"{name}\" is still held: its keeper does not end: kill the process that show names"),
+            ))
         };
     }
+    if owner.keeper.is_some() && !is_held(settings, manager, name, owner).await? {
+        return Ok(());
+    }
     match manager.lock(name).release_by(&owner.token).await {
-        Ok(()) => {
-            // It would learn of it by its next renewal only.
-            end(owner.keeper).await;
-            Ok(())
-        }
+        Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotHeld => Err(not_held(settings, manager, name).await),
+        // The answer was lost.
+        Err(error) if error.kind() == ErrorKind::Indeterminate => match is_held(settings, manager, name, owner).await {
+            Ok(false) => Ok(()),
+            _ => Err(settings.failure(&error)),
+        },
         Err(error) => Err(settings.failure(&error)),
     }
 }
@@ -66,17 +74,18 @@ pub(super) async fn is_held(
     owner: &Owner,
 ) -> Result<bool, Failure> {
     let inspection = manager.inspect(name).await.map_err(|error| settings.failure(&error))?;
+    if manager.capabilities().expiry == Expiry::Session {
+        // A server knows the session and not the owner. The keeper ends when it loses the lease.
+        let is_kept = owner.keeper.as_ref().is_some_and(Keeper::is_at_work);
+        return Ok(is_kept && !inspection.holders.is_empty());
+    }
     Ok(inspection.holders.iter().any(|holder| holder.owner == owner.token))
 }
 
-/// Asks a keeper to end, and waits until it has.
-async fn end(keeper: Option<Keeper>) {
-    let Some(keeper) = keeper else { return };
-    // Opened before it is looked at: what is found to be the keeper then is what is open.
-    let Ok(process) = Watched::open(keeper.id) else { return };
-    if keeper.lives() && process.terminate().is_ok() {
-        tokio::time::timeout(PATIENCE, process.ended()).await.ok();
-    }
+/// Asks a keeper to end, and waits until it has; whether that is so.
+async fn end(keeper: &Keeper) -> bool {
+    let Some(process) = keeper.process() else { return true };
+    process.signal(Signal::TERM).is_err() || tokio::time::timeout(PATIENCE, process.ended()).await.is_ok()
 }
 
 /// Whose the lease is, if not that of the owner token.

@@ -1,7 +1,6 @@
 //! `run`: hold a key while a command runs.
 
 use std::ffi::{OsStr, OsString};
-use std::future::pending;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -17,14 +16,17 @@ use self::owner::OwnerFile;
 pub(super) use self::record::{End, Outcome, Record};
 pub(super) use self::report::Renewals;
 pub(super) use self::request::Request;
+pub(super) use self::request::on_lost;
 pub(crate) use self::status::Status;
-use super::owner::Owner;
+use super::busy;
+use super::grace;
+use super::owner::{HOLD_ON, Keeper, LET_GO, Owner};
 use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::signals::{self, Signals};
+use crate::signals::Signals;
 
 mod nested;
 mod owner;
@@ -32,9 +34,8 @@ mod record;
 mod report;
 mod request;
 mod status;
-
-/// After this long in line people are told for whom they wait.
-const SILENT_WAIT: Duration = Duration::from_secs(2);
+#[cfg(feature = "otel")]
+mod trace;
 
 /// Waits for the key, or takes on the lease that was handed over by `from`, runs the command under it, gives it back, and
 /// tells how that went.
@@ -98,7 +99,8 @@ pub(super) async fn open(
     renewals: Renewals,
 ) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
-    let mut builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
+    let builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
+    let mut builder = builder.margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
         Some(Reach::Host) => builder.require_scope(Scope::Host),
         Some(Reach::Network) => builder.require_scope(Scope::Network),
@@ -168,7 +170,7 @@ async fn hold(
         biased;
         signal = signals.next_ending() => return Err(interrupted(signal, &while_waiting(request))),
         granted = acquire(context, &lock, &mut prepared) => granted?,
-        () = announce(&lock, request.name, settings.quiet) => {
+        () = busy::announce(&lock, request.name, settings.quiet) => {
             return Err(Failure::new(exit::BUG, "the wait was lost"));
         }
     };
@@ -177,7 +179,8 @@ async fn hold(
     let Some(guard) = granted else {
         if !settings.quiet {
             let holder = lock.holder().await.ok().flatten();
-            output::tell_block(&report::busy(settings, manager, request, holder));
+            let code = request.busy_code;
+            output::tell_block(&busy::block(settings, manager, request.name, request.wait, code, holder.as_ref()));
         }
         return Ok(End::by_lock(Outcome::Busy, request.busy_code));
     };
@@ -356,25 +359,16 @@ async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>)
 /// Takes on a lease that was handed over; the secret it came with is worth nothing any more.
 async fn resume(settings: &Settings, lock: &Lock, prepared: Option<&Job>, owner: &Owner) -> Result<LockGuard, Failure> {
     let lock = prepared.map_or_else(|| lock.clone(), |job| lock.clone().tie(Tie::Group(job.group())));
-    let guard = lock.resume(&owner.token).await.map_err(|error| not_started(settings.failure(&error)))?;
+    let keeper = owner.keeper.as_ref().and_then(Keeper::process);
+    let tell = |signal| keeper.as_ref().map_or(Ok(()), |keeper| keeper.signal(signal)).ok();
+    tell(LET_GO);
+    let resumed = lock.resume(&owner.token).await;
+    if resumed.is_err() {
+        tell(HOLD_ON);
+    }
+    let guard = resumed.map_err(|error| not_started(settings.failure(&error)))?;
     owner.discard();
     Ok(guard)
-}
-
-/// Says once for whom this waits; never ends.
-async fn announce(lock: &Lock, name: &str, quiet: bool) {
-    if quiet {
-        return pending().await;
-    }
-    let holder = loop {
-        tokio::time::sleep(SILENT_WAIT).await;
-        // Free at this moment, or no answer: the wait itself will tell.
-        if let Ok(Some(holder)) = lock.holder().await {
-            break holder;
-        }
-    };
-    output::tell(&format!("waiting for \"{name}\": held by {}", output::holder_in_a_line(&holder)));
-    pending().await
 }
 
 /// What the command finds in its environment, after what it inherits.
@@ -408,6 +402,8 @@ fn environment(
             None => environment.remove(name),
         }
     }
+    #[cfg(feature = "otel")]
+    trace::hand_on(&mut environment);
     environment
 }
 
@@ -499,7 +495,5 @@ fn while_waiting(request: &Request<'_>) -> String {
 }
 
 pub(super) fn interrupted(signal: Signal, when: &str) -> Failure {
-    let name = signals::name(signal);
-    let code = u8::try_from(signal.as_raw()).unwrap_or_default().saturating_add(exit::SIGNAL);
-    not_started(Failure::new(code, format!("stopped by {name} {when}")))
+    not_started(busy::stopped(signal, when))
 }

@@ -27,7 +27,9 @@ mod nested;
 mod operator;
 mod options;
 mod outage;
+mod packaging;
 mod passing;
+mod reading;
 mod redis;
 mod resume;
 mod schemas;
@@ -40,5 +42,6 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod transcripts;
 mod unread;
 mod waiting;

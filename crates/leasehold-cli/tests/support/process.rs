@@ -27,13 +27,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Place {
     directory: TempDir,
     mark: String,
+    store: String,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let store = format!("sqlite://{}", directory.path().join("leases.db").display());
+        Self::over(directory, store)
+    }
+
+    /// A directory whose commands use another store than a file in it.
+    #[allow(dead_code, reason = "not every test has another one")]
+    pub(crate) fn on(store: String) -> Self {
+        Self::over(TempDir::new().unwrap(), store)
+    }
+
+    fn over(directory: TempDir, store: String) -> Self {
         static PLACES: AtomicU32 = AtomicU32::new(0);
         let mark = format!("{}-{}", std::process::id(), PLACES.fetch_add(1, Ordering::Relaxed));
-        Self { directory: TempDir::new().unwrap(), mark }
+        Self { directory, mark, store }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -41,7 +54,7 @@ impl Place {
     }
 
     pub(crate) fn store(&self) -> String {
-        format!("sqlite://{}", self.path("leases.db").display())
+        self.store.clone()
     }
 
     /// What a file of the place holds; empty if there is none.

@@ -78,8 +78,10 @@ impl Occurrence {
                 Ok(Finding::Ended) => self.seen.rest(task, tick, Duration::MAX),
                 Ok(Finding::Lost(found)) => {
                     tracing::warn!(task, tick = %tick, "{found}");
-                    let tick = tick.to_string();
-                    self.locks.engine().observe(&Event::TickLost(observe::TickLost { task, tick: &tick }));
+                    let (task, tick) = (task.to_owned(), tick.to_string());
+                    let teller = &self.locks.engine().teller;
+                    teller.note(|store| Event::TickLost(observe::TickLost { store, task, tick }));
+                    teller.tell();
                     lost.push(found);
                 }
                 Err(error) => {

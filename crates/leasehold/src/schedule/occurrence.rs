@@ -319,9 +319,11 @@ impl Occurrence {
 
     fn skipped(&self, reason: SkipReason, key: Option<String>, holder: Option<Holder>) -> Skipped {
         let skipped = Skipped { task: self.task.name.clone(), tick: self.tick, reason, key, holder };
-        let (task, word) = (self.task.name.as_str(), skipped.reason.word());
-        tracing::info!(task, reason = word, "{skipped}");
-        self.locks.engine().observe(&Event::Skipped(observe::Skipped { task, reason: word }));
+        let (task, reason) = (self.task.name.clone(), skipped.reason.word());
+        tracing::info!(task, reason, "{skipped}");
+        let teller = &self.locks.engine().teller;
+        teller.note(|store| Event::Skipped(observe::Skipped { store, task, reason }));
+        teller.tell();
         skipped
     }
 }

@@ -23,12 +23,14 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
 pub(crate) use self::address::Address;
-use self::address::Place;
+use self::address::{Mode, Place};
 pub use self::advisory::PostgresAdvisoryStore;
 use self::fault::Effect;
 use self::layout::{Facts, Names};
 use self::link::Link;
+pub use self::transaction::{lock_in_transaction, with_lock_in_transaction};
 use self::wire::Parameter;
+pub use self::xact::PostgresTransactionStore;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
 use crate::store::watches::Ear;
@@ -41,13 +43,16 @@ use crate::types::{Key, OwnerToken};
 mod address;
 mod advisory;
 mod answer;
+mod backend;
 mod fault;
 mod layout;
 mod link;
 mod marks;
 mod survey;
 mod tls;
+mod transaction;
 mod wire;
+mod xact;
 
 /// Leases that are extended by one statement; more of them wait for the answers to these.
 const BATCH: usize = 1000;
@@ -303,10 +308,10 @@ impl fmt::Debug for PostgresStore {
 
 /// Opens what the address asks for.
 pub(crate) async fn open(address: Address) -> Result<SharedStore> {
-    Ok(if address.is_advisory() {
-        PostgresAdvisoryStore::connect_to(address).await?.into()
-    } else {
-        PostgresStore::connect_to(address).await?.into()
+    Ok(match address.keeps() {
+        Mode::Table => PostgresStore::connect_to(address).await?.into(),
+        Mode::Advisory => PostgresAdvisoryStore::connect_to(address).await?.into(),
+        Mode::Xact => PostgresTransactionStore::connect_to(address).await?.into(),
     })
 }
 

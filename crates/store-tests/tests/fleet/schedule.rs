@@ -222,7 +222,7 @@ fn server() {
 struct Losses;
 
 impl Observer for Losses {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if let Event::TickLost(lost) = event {
             say(&format!("lost {} {}", lost.task, lost.tick));
         }

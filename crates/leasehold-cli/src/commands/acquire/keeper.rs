@@ -4,22 +4,26 @@
 //! of the script's input or output open once the script goes on.
 
 use std::fs::File;
+use std::future::pending;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use clap::Parser;
-use leasehold::{Close, LockManager, Renew};
+use leasehold::{Close, LeaseHandle, LockManager, Renew};
 use rustix::process::Pid;
 
 use super::answer::Answer;
-use super::{Taken, busy_code, install, lock, open, prepare, take};
+use super::told::{self, Cause};
+use super::{Request, Taken, busy_code, install, lock, open, prepare, take};
 use crate::cli::{Acquire, Cli, Command, Global, LogFormat};
-use crate::commands::owner::Keeper;
+use crate::commands::grace::Room;
+use crate::commands::owner::{HOLD_ON, Keeper, LET_GO};
 use crate::commands::{block_on, busy};
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::process::Watched;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// The hidden subcommand.
 pub(super) const NAME: &str = "__keep";
@@ -91,6 +95,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         manager = open(&settings, arguments, Renew::Automatic, Some(watched)) => manager?,
     };
     let lock = lock(&manager, &request);
+    let keeper = lock.key().ok().and_then(Keeper::this);
     let step = tokio::select! {
         biased;
         signal = signals.next_ending() => Err(busy::interrupted(signal, request.name)),
@@ -98,13 +103,13 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         () = process.ended() => {
             Err(Failure::new(exit::LOST, "the process has ended that the lease was to be kept for; nothing is held"))
         }
-        taken = take(&settings, &lock, &request, Keeper::this()) => {
+        taken = take(&settings, &lock, &request, keeper.as_ref()) => {
             taken.map(|taken| taken.map_or(Step::Busy, Step::Taken))
         }
     };
     let ended = match step {
         Ok(Step::Taken(taken)) => {
-            keep_for(&manager, taken, front, &process, &mut signals).await;
+            keep_for(&manager, &request, taken, front, &process, &mut signals).await;
             Ok(exit::DONE)
         }
         Ok(Step::Busy) => {
@@ -121,39 +126,73 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
 }
 
 /// Tells of the lease, and holds it until the process ends, somebody ends this one, or the lease is lost.
-async fn keep_for(manager: &LockManager, taken: Taken, front: &Front, process: &Watched, signals: &mut Signals) {
+async fn keep_for(
+    manager: &LockManager,
+    request: &Request<'_>,
+    taken: Taken,
+    front: &Front,
+    process: &Watched,
+    signals: &mut Signals,
+) {
     let answer = Answer::acquired(manager, &taken, Some(std::process::id()));
     front.send(&answer).await;
     let Taken { guard, secret, .. } = taken;
     let lease = guard.handle();
-    let ended = async {
-        tokio::select! {
-            biased;
-            _ = signals.next_ending() => {}
-            () = process.ended() => {}
-            _ = lease.lost() => {}
-        }
-    };
-    tokio::pin!(ended);
     let told = tokio::select! {
         biased;
-        () = &mut ended => false,
+        _ = signals.next_ending() => false,
+        () = process.ended() => false,
+        _ = lease.lost() => false,
         told = front.word() => told,
     };
     if told {
         // The script's output would stay open, and whoever reads it wait for its end.
-        detach().ok();
-        ended.await;
+        told::detach().ok();
+        rustix::process::chdir("/").ok();
+        stand(request, &lease, process, signals).await;
     }
     guard.release().await.ok();
     drop(secret);
 }
 
-fn detach() -> io::Result<()> {
-    let nothing = File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stderr(&nothing)?;
-    rustix::process::chdir("/")?;
-    Ok(())
+/// Waits for whatever ends the lease. The process is told of an end that it did not ask for.
+async fn stand(request: &Request<'_>, lease: &LeaseHandle, process: &Watched, signals: &mut Signals) {
+    let grace = Room::new(lease.ttl(), Renew::Automatic).grace(None).unwrap_or_default();
+    let (mut is_expected, mut is_told) = (false, false);
+    loop {
+        let ending = async { if is_told || is_expected { pending().await } else { ending(lease, grace).await } };
+        tokio::select! {
+            biased;
+            signal = signals.next() => match signal {
+                LET_GO => is_expected = true,
+                HOLD_ON => is_expected = false,
+                signal if signals::asks_to_end(signal) => return,
+                _ => {}
+            },
+            () = process.ended() => return,
+            reason = lease.lost() => {
+                if !is_expected && !is_told {
+                    told::tell(request, process, Cause::Lost(reason));
+                }
+                return;
+            }
+            () = ending => {
+                is_told = true;
+                told::tell(request, process, Cause::Ending);
+            }
+        }
+    }
+}
+
+/// Resolves when the lease ends within the grace, because renewals have failed.
+async fn ending(lease: &LeaseHandle, grace: Duration) {
+    loop {
+        let left = lease.remaining().saturating_sub(grace);
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
+    }
 }
 
 /// The process that has started this one.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use leasehold::observe::{Event, Observer};
-use leasehold::store::Holder;
-use leasehold::{FencingToken, LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{FencingToken, LockGuard, LockManager, LostReason, Renew};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -61,7 +60,7 @@ impl Renewals {
 }
 
 impl Observer for Renewals {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         let Ok(mut tally) = self.tally.lock() else {
             return;
         };
@@ -80,45 +79,6 @@ impl Observer for Renewals {
             _ => {}
         }
     }
-}
-
-/// The block for a key that somebody else holds.
-pub(in crate::commands) fn busy(
-    settings: &Settings,
-    manager: &LockManager,
-    request: &Request<'_>,
-    holder: Option<Holder>,
-) -> String {
-    let Request { name, wait, busy_code: code, .. } = *request;
-    let waited = match wait {
-        Wait::UpTo(wait) => format!("still held after {}", output::precise(wait)),
-        _ => "held".to_owned(),
-    };
-    let longer = match wait {
-        Wait::UpTo(wait) => format!("wait longer: -w {}", output::precise(wait.saturating_mul(10))),
-        _ => "wait for it: -w 30s".to_owned(),
-    };
-    let described = match &holder {
-        Some(holder) => output::holder_block(holder),
-        None => "  holder   given back just now\n".to_owned(),
-    };
-    let end = match holder.and_then(|holder| holder.remaining) {
-        // This machine looks whether a holder lives before it says that the key is held.
-        Some(left) if manager.capabilities().liveness => format!(
-            "  when that holder dies the key is free at once, or within {} if that cannot be told from here\n",
-            output::words(left)
-        ),
-        Some(left) => format!("  if that holder is dead, its lease ends by itself in {}\n", output::words(left)),
-        None => String::new(),
-    };
-    format!(
-        "busy: \"{name}\" is {waited} (exit {code})\n{described}  store    {}  namespace {}\n  \
-         look     leasehold{} show {}        {longer}\n{end}",
-        settings.place(),
-        manager.namespace(),
-        settings.options_again(),
-        output::quoted(name),
-    )
 }
 
 /// The line for a lease that was acquired, for those who asked for it.

@@ -3,18 +3,16 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use leasehold::{Margin, Renew, Wait};
+use leasehold::{Renew, Wait};
 use rustix::process::Signal;
 
 use crate::child::{Limits, OnLost};
 use crate::cli::Run;
+use crate::commands::grace::Room;
 use crate::config::{self, Settings};
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals;
-
-/// The longest grace that is chosen for a command that was given none.
-const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 
 /// What was asked for, checked as far as it can be without the store.
 #[derive(Debug)]
@@ -69,33 +67,13 @@ impl<'a> Request<'a> {
 
     /// The limits of the job. The grace has to fit between the last renewal that can fail and the lease's end.
     pub(in crate::commands) fn limits(&self, ttl: Duration) -> Result<Limits, Failure> {
-        let interval = match self.renew {
-            Renew::Every(interval) => interval,
-            Renew::Off => Duration::ZERO,
-            _ => ttl / 3,
-        };
-        let room = ttl.saturating_sub(interval).saturating_sub(Margin::default().of(ttl));
-        let kill_after = match self.kill_after {
-            Some(kill_after) if kill_after >= room => {
-                return Err(Failure::new(
-                    exit::CONFIG,
-                    format!(
-                        "--kill-after {} leaves no time to run: with a ttl of {} it must be below {}: \
-                         shorten it, or raise --ttl",
-                        output::precise(kill_after),
-                        output::precise(ttl),
-                        output::precise(room)
-                    ),
-                ));
-            }
-            Some(kill_after) => kill_after,
-            None => DEFAULT_KILL_AFTER.min(room / 2),
-        };
+        let kill_after = Room::new(ttl, self.renew).grace(self.kill_after)?;
         Ok(Limits { kill_after, max_runtime: self.max_runtime, on_lost: self.on_lost })
     }
 }
 
-fn on_lost(text: Option<&str>) -> Result<OnLost, Failure> {
+/// What is done to whoever works under a lease that is lost.
+pub(in crate::commands) fn on_lost(text: Option<&str>) -> Result<OnLost, Failure> {
     match text {
         None | Some("term") => Ok(OnLost::Signal(Signal::TERM)),
         Some("continue") => Ok(OnLost::Continue),

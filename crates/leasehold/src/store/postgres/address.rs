@@ -40,9 +40,10 @@ pub(crate) struct Address {
 
 /// What keeps the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Table,
     Advisory,
+    Xact,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +96,14 @@ impl Address {
         self.mode = match mode {
             "table" => Mode::Table,
             "advisory" => Mode::Advisory,
-            _ => return Err(invalid("option \"mode\" is none that there is: write table or advisory")),
+            "xact" => Mode::Xact,
+            _ => return Err(invalid("option \"mode\" is none that there is: write table, advisory or xact")),
         };
         Ok(self)
     }
 
-    pub(super) fn is_advisory(&self) -> bool {
-        self.mode == Mode::Advisory
+    pub(super) const fn keeps(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) fn schema(mut self, name: &str) -> Result<Self> {

@@ -135,7 +135,7 @@ impl PostgresAdvisoryStore {
 }
 
 /// The number of the lock of a key.
-fn id(key: &Key) -> i64 {
+pub(super) fn id(key: &Key) -> i64 {
     let digest = Sha256::digest(key.as_stored().as_bytes());
     digest[..8].iter().fold(0, |id, byte| id << 8 | i64::from(*byte))
 }

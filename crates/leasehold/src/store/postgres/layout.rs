@@ -113,6 +113,7 @@ pub(super) struct Statements {
     pub(super) tell: String,
     pub(super) sweep: String,
     pub(super) try_lock: String,
+    pub(super) draw: String,
 }
 
 impl Statements {
@@ -135,6 +136,7 @@ impl Statements {
             tell: fill_in(include_str!("sql/tell.sql")),
             sweep: fill_in(include_str!("sql/sweep.sql")),
             try_lock: fill_in(include_str!("sql/try_lock.sql")),
+            draw: fill_in(include_str!("sql/xact_draw.sql")),
         }
     }
 }

@@ -139,6 +139,23 @@ impl Link {
         ended
     }
 
+    /// One more connection, for a purpose of its own; `ended` is called when the other end is gone.
+    pub(super) async fn another(&self, ended: impl Fn() + Send + 'static) -> Result<Wire> {
+        if self.is_closed() {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        let told = move |notification: Option<_>| {
+            if notification.is_none() {
+                ended();
+            }
+        };
+        self.limited(self.place.connect(told)).await
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
     /// Runs a statement that changes something.
     pub(super) async fn change(self: &Arc<Self>, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         let (wire, _) = self.wire().await?;

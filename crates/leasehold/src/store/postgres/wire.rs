@@ -105,6 +105,11 @@ impl Wire {
         &self.id
     }
 
+    /// Whether nothing comes any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.client.is_closed()
+    }
+
     pub(super) fn stands(&self) -> bool {
         !self.is_silent() && !self.ended.load(Ordering::Acquire) && !self.client.is_closed()
     }
