@@ -73,6 +73,12 @@ impl Address {
         if database.contains('/') {
             return Err(malformed());
         }
+        // It was rather the end of a password, and would be shown.
+        if database.contains('@') {
+            return Err(invalid(
+                "the store's URL has an @ behind a /: write / as %2F and @ as %40 in passwords and in the name of a database",
+            ));
+        }
         let named = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Self {
             hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
@@ -281,6 +287,9 @@ mod tests {
             ("postgres://h/a/b", "invalid config"),
             ("postgres://u:hunter2@h:x", "invalid config"),
             ("postgres://u:hunter2%00@h", "invalid config"),
+            ("postgres://u:12/hunter2@h", "invalid config"),
+            ("postgres://u@h/hunter2@x", "invalid config"),
+            ("postgres://u@h/a%40b", r#"[("h", 5432)] u  a@b"#),
         ] {
             assert_eq!(shown(url), expected, "{url}");
         }
