@@ -49,9 +49,11 @@ mod call;
 pub mod clock;
 pub mod config;
 mod diagnose;
+pub mod election;
 mod engine;
 mod error;
 mod extend;
+pub mod fence;
 mod guard;
 mod holder;
 mod lease;
@@ -63,6 +65,8 @@ mod options;
 mod own_runtime;
 mod release;
 mod renew;
+#[cfg(feature = "schedule")]
+pub mod schedule;
 mod scoped;
 pub mod store;
 #[cfg(feature = "testkit")]

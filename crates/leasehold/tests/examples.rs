@@ -7,10 +7,18 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[path = "../examples/bounded_wait.rs"]
 mod bounded_wait;
+#[cfg(all(feature = "schedule", feature = "sqlite"))]
+#[path = "../examples/cron.rs"]
+mod cron;
+#[path = "../examples/fenced_write.rs"]
+mod fenced_write;
 #[cfg(feature = "sqlite")]
 #[allow(dead_code, reason = "its `main` is for those who run it as an example")]
 #[path = "../examples/hand_over.rs"]
 mod hand_over;
+#[cfg(feature = "sqlite")]
+#[path = "../examples/leader.rs"]
+mod leader;
 #[path = "../examples/scoped_work.rs"]
 mod scoped_work;
 #[allow(dead_code, reason = "its `main` is for those who run it as an example")]
@@ -25,6 +33,23 @@ fn scoped_work_runs() {
 #[test]
 fn bounded_wait_runs() {
     bounded_wait::main().unwrap();
+}
+
+#[test]
+#[cfg(all(feature = "schedule", feature = "sqlite"))]
+fn cron_on_three_replicas_runs_each_tick_once() {
+    cron::main().unwrap();
+}
+
+#[test]
+#[cfg(feature = "sqlite")]
+fn a_leadership_is_handed_over_on_shutdown() {
+    leader::main().unwrap();
+}
+
+#[test]
+fn a_late_write_is_refused_by_the_database() {
+    fenced_write::main().unwrap();
 }
 
 /// The file of the leases, for the process that the test below starts.
