@@ -14,6 +14,7 @@ mod codes;
 mod configuration;
 mod death;
 mod defaults;
+mod diagnosis;
 mod execution;
 mod inherited;
 mod input;

@@ -10,6 +10,7 @@ mod support;
 mod site;
 
 mod across;
+mod doctor;
 mod jobs;
 mod keepers;
 mod links;
