@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::time::Duration;
 
 use leasehold::store::{Entry, Holder, Removed};
-use leasehold::{Close, FencingToken, LockManager};
+use leasehold::{Close, ErrorKind, FencingToken, LockManager};
 use rustix::process::Pid;
 use serde_json::json;
 
@@ -124,8 +124,7 @@ impl Removal<'_> {
     /// Removes the holder that was shown, and nobody else.
     async fn remove(self, name: &str, holder: &Holder) -> Result<(), Failure> {
         let Self { settings, manager, arguments } = self;
-        let removed = manager.force_release(name, Some(&holder.owner)).await;
-        let Some(removed) = removed.map_err(|error| settings.failure(&error))? else {
+        let Some(removed) = self.removed(name, holder).await? else {
             return Err(Failure::new(
                 exit::REFUSED,
                 format!(
@@ -156,6 +155,28 @@ impl Removal<'_> {
         output::print(&format!(
             "removed the lease on \"{name}\"\n  fence    {fence}\n  holder   may be at work until its next renewal fails\n"
         ))
+    }
+
+    /// Removes a holder; `None` = somebody else has the key, or nobody.
+    async fn removed(self, name: &str, holder: &Holder) -> Result<Option<Removed>, Failure> {
+        let Self { settings, manager, .. } = self;
+        let failed = |error| settings.failure(&error);
+        match manager.force_release(name, Some(&holder.owner)).await {
+            Err(error) if error.kind() == ErrorKind::Indeterminate => {
+                // The answer was lost. If it was not done yet, nobody else can be met by it.
+                let found = manager.inspect(name).await.map_err(failed)?;
+                let stands = found.holders.iter().any(|it| it.owner == holder.owner);
+                if stands {
+                    return Err(failed(error));
+                }
+                let removed = Removed::new(vec![holder.clone()]);
+                Ok(Some(match holder.fencing {
+                    Some(token) => removed.fence_floor(token),
+                    None => removed,
+                }))
+            }
+            removed => removed.map_err(failed),
+        }
     }
 
     /// The record of who removed what, and why.

@@ -14,4 +14,5 @@ mod doctor;
 mod jobs;
 mod keepers;
 mod links;
+mod replies;
 mod secrets;
