@@ -32,6 +32,9 @@ pub(crate) async fn force_release(settings: &Settings, arguments: &ForceRelease)
     ended
 }
 
+/// How often a removal is asked for again.
+const REPEATS: u32 = 2;
+
 #[derive(Clone, Copy, Debug)]
 struct Removal<'a> {
     settings: &'a Settings,
@@ -157,25 +160,22 @@ impl Removal<'_> {
         ))
     }
 
-    /// Removes a holder; `None` = somebody else has the key, or nobody.
+    /// Removes a holder; `None` = somebody else has the key, or nobody. It is asked again if the answer was lost, which can
+    /// meet nobody else.
     async fn removed(self, name: &str, holder: &Holder) -> Result<Option<Removed>, Failure> {
         let Self { settings, manager, .. } = self;
         let failed = |error| settings.failure(&error);
-        match manager.force_release(name, Some(&holder.owner)).await {
-            Err(error) if error.kind() == ErrorKind::Indeterminate => {
-                // The answer was lost. If it was not done yet, nobody else can be met by it.
-                let found = manager.inspect(name).await.map_err(failed)?;
-                let stands = found.holders.iter().any(|it| it.owner == holder.owner);
-                if stands {
-                    return Err(failed(error));
+        let mut lost = 0;
+        loop {
+            match manager.force_release(name, Some(&holder.owner)).await {
+                Err(error) if error.kind() == ErrorKind::Indeterminate && lost < REPEATS => lost += 1,
+                // By a request whose answer was lost, or else it has ended: it is not there any more.
+                Ok(None) if lost > 0 => {
+                    let removed = Removed::new(vec![holder.clone()]);
+                    return Ok(Some(holder.fencing.map_or(removed.clone(), |token| removed.fence_floor(token))));
                 }
-                let removed = Removed::new(vec![holder.clone()]);
-                Ok(Some(match holder.fencing {
-                    Some(token) => removed.fence_floor(token),
-                    None => removed,
-                }))
+                removed => return removed.map_err(failed),
             }
-            removed => removed.map_err(failed),
         }
     }
 
