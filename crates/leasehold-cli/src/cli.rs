@@ -4,14 +4,17 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 
 pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Resume, Until, WaitFor};
-pub(crate) use self::operator::{Bench, Doctor, ForceRelease, Stores, Version};
+pub(crate) use self::itself::{Completions, Manual, Shell, Stores, Version};
+pub(crate) use self::operator::{Bench, Doctor, ForceRelease};
 use crate::exit;
 use crate::output;
 
 mod across;
+mod itself;
+mod mistake;
 mod operator;
 
 /// Only one of many processes does it: leases with a holder, an end and a fencing token.
@@ -27,17 +30,20 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  leasehold run nightly -- ./import.sh          wait for whoever runs it now, then run it
-  leasehold run nightly -n --skip-ok -- ./x.sh  skip it if it runs already (cron)
-  leasehold acquire deploy --ttl 10m            hold it across the commands of a script
-  leasehold show nightly                        who holds it, since when, how long still
+  leasehold run nightly -- ./x.sh               after whoever runs it now
+  leasehold run nightly -n --skip-ok -- ./x.sh  not if it runs already (cron)
+  leasehold acquire deploy --ttl 10m            over several commands
+  leasehold show nightly                        who holds it, for how long still
   leasehold list                                everything that is held
-  leasehold doctor                              whether the store does what leases need
+  leasehold doctor                              is the store fit for leases
+  leasehold run k -s redis://host -- ./x.sh     between machines: name a store
 
-Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable, 64 usage, 78 configuration.";
+Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable,
+64 usage, 78 configuration; all of them: leasehold man | man -l -";
 
 /// Options that every subcommand takes.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every subcommand")]
 pub(crate) struct Global {
     /// Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]
     #[arg(short, long, global = true, value_name = "URL")]
@@ -47,7 +53,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
     /// Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
     /// Say nothing about waiting and busy keys: the exit code tells
     #[arg(short, long, global = true, conflicts_with = "verbose")]
@@ -100,6 +106,10 @@ pub(crate) enum Command {
     Config(Configuration),
     /// List the stores that are compiled in
     Stores(Stores),
+    /// Print what completes this command's words in a shell
+    Completions(Completions),
+    /// Print a page of the manual, for man
+    Man(Manual),
     /// Print the version
     Version(Version),
 }
@@ -137,7 +147,7 @@ pub(crate) struct ConfigShow {
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// Do not wait: exit with 75 if somebody else holds KEY
     #[arg(short, long, conflicts_with = "wait")]
@@ -190,7 +200,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FROM", default_value = "inherit", hide_default_value = true)]
     pub(crate) stdin: Input,
     /// Write the secret that owns the lease to FILE, for its user only, while CMD runs
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
     /// Give CMD the secret that owns the lease in LEASEHOLD_OWNER, where others of the same user can read it
     #[arg(long)]
@@ -199,13 +209,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..), allow_hyphen_values = true)]
     pub(crate) status_fd: Option<i32>,
     /// Write how it ended to FILE, one JSON object, schema leasehold.run/1
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,
     /// Run this with sh -c in place of CMD
     #[arg(short = 'c', value_name = "STR", allow_hyphen_values = true, conflicts_with = "command")]
     pub(crate) script: Option<OsString>,
     /// What to run
-    #[arg(last = true, required_unless_present = "script", value_name = "CMD")]
+    #[arg(last = true, required_unless_present = "script", value_name = "CMD", value_hint = ValueHint::CommandName)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -237,7 +247,7 @@ Examples:
 #[command(after_help = SHOW_EXAMPLES)]
 pub(crate) struct Show {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// Print one JSON object, schema leasehold.show/1
     #[arg(long)]
@@ -258,7 +268,7 @@ Examples:
 #[command(after_help = LIST_EXAMPLES)]
 pub(crate) struct List {
     /// Only keys that start with this
-    #[arg(value_name = "PREFIX")]
+    #[arg(value_name = "PREFIX", value_hint = ValueHint::Other)]
     pub(crate) prefix: Option<OsString>,
     /// Print one JSON object per line, schema leasehold.list/1
     #[arg(long)]
@@ -293,17 +303,13 @@ fn parse_arguments() -> Result<Cli, u8> {
         }
         _ => {
             let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-            let rendered = match not_utf8(&arguments) {
-                Some(name) if error.kind() == ErrorKind::InvalidUtf8 => format!("{name} is not UTF-8: encode it"),
-                _ => error.to_string(),
-            };
-            output::tell(&mistake(&rendered, &arguments));
+            output::tell(&format!("{} (exit {})", mistake::line(&error, &arguments), exit::USAGE));
             exit::USAGE
         }
     })
 }
 
-fn definition() -> clap::Command {
+pub(crate) fn definition() -> clap::Command {
     Cli::command().mut_subcommand("resume", Resume::told)
 }
 
@@ -311,42 +317,8 @@ fn exit_code(text: &str) -> Result<u8, String> {
     text.parse().map_err(|_| "it is not a number from 0 to 255".to_owned())
 }
 
-/// What the first argument that is not UTF-8 is called: the option that it belongs to, or its place.
-fn not_utf8(arguments: &[OsString]) -> Option<String> {
-    let at = arguments.iter().position(|argument| argument.to_str().is_none())?;
-    let own = arguments[at].to_string_lossy();
-    let before = at.checked_sub(1).and_then(|before| arguments[before].to_str()).unwrap_or_default();
-    Some(match own.split_once('=') {
-        Some((name, _)) if own.starts_with("--") => format!("the value of {}", output::clean(name)),
-        _ if before.starts_with('-') => format!("the value of {}", output::clean(before)),
-        _ => format!("argument {}", at + 1),
-    })
-}
-
-/// A complaint of the parser as one line that ends with where to look.
-fn mistake(rendered: &str, arguments: &[OsString]) -> String {
-    let complaint = rendered.split("\n\nUsage:").next().unwrap_or(rendered);
-    let complaint = complaint.split("\n\nFor more information").next().unwrap_or(complaint);
-    let complaint = complaint.replace("\n\n", "; ");
-    let line = complaint.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.strip_prefix("error: ").unwrap_or(&line);
-    // What follows `--` is the command.
-    let is_run = arguments.iter().find(|argument| !argument.as_encoded_bytes().starts_with(b"-"));
-    let line = match line.split_once("; tip: to pass '") {
-        Some((line, _)) if is_run.is_some_and(|subcommand| subcommand == "run") => {
-            format!("{line}; a KEY of run cannot begin with '-'")
-        }
-        _ => line.to_owned(),
-    };
-    let usage = rendered.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
-    match usage {
-        Some(usage) => format!("{line}; usage: {usage}"),
-        None => match arguments.iter().find(|argument| Cli::command().find_subcommand(argument).is_some()) {
-            Some(subcommand) => format!("{line}; see leasehold {} --help", subcommand.to_string_lossy()),
-            None => format!("{line}; see leasehold --help"),
-        },
-    }
-}
+#[cfg(test)]
+mod examples;
 
 #[cfg(test)]
 mod tests {
@@ -355,22 +327,5 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         definition().debug_assert();
-    }
-
-    #[test]
-    fn every_subcommand_has_an_example() {
-        for command in definition().get_subcommands() {
-            let (name, help) = (command.get_name(), command.get_after_help().map(ToString::to_string));
-            assert!(help.unwrap_or_default().contains(&format!("leasehold {name}")), "{name}");
-        }
-    }
-
-    #[test]
-    fn mistakes_are_one_line() {
-        for arguments in [&["run", "k"][..], &["run", "k", "-E", "600", "--", "true"], &["run", "--nope"], &["x\ny"]] {
-            let error = Cli::try_parse_from(["leasehold"].iter().chain(arguments)).unwrap_err();
-            let line = mistake(&error.to_string(), &[]);
-            assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
-        }
     }
 }

@@ -16,12 +16,14 @@ use crate::output;
 mod acquire;
 mod bench;
 mod busy;
+mod completions;
 mod config;
 mod doctor;
 mod extend;
 mod force_release;
 mod grace;
 mod list;
+mod man;
 mod owner;
 mod release;
 mod run;
@@ -73,6 +75,8 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
         Command::Doctor(arguments) => block_on(doctor::doctor(&cli.global, arguments)),
         Command::Bench(arguments) => block_on(bench::bench(&settings()?, arguments)),
         Command::Stores(arguments) => stores::stores(arguments),
+        Command::Completions(arguments) => completions::completions(arguments),
+        Command::Man(arguments) => man::man(arguments),
         Command::Version(arguments) => version::version(arguments),
     }
 }

@@ -151,7 +151,10 @@ impl Settings {
     pub(crate) fn failure(&self, error: &leasehold::Error) -> Failure {
         let failure = Failure::from_error(error, is_sqlite(&self.resolved.store));
         match failure.code {
-            exit::UNAVAILABLE => failure.note(&format!("store: {}", self.place())),
+            exit::UNAVAILABLE => {
+                let again = self.options_again();
+                failure.note(&format!("store: {}", self.place())).advise(format!("ask it: leasehold doctor{again}"))
+            }
             exit::CONFIG if error.kind() == ErrorKind::Unsupported => failure.note("name another store with --store"),
             _ => failure,
         }

@@ -10,6 +10,10 @@ use std::process::ExitStatus;
 use leasehold::{Error, ErrorKind};
 use rustix::io::Errno;
 
+pub(crate) use self::table::TABLE;
+
+mod table;
+
 /// Done.
 pub(crate) const DONE: u8 = 0;
 /// A question was answered with "no": nobody holds the key, nothing is held.
@@ -107,12 +111,14 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     /// A lower-case fragment that says what is wrong and what to do about it.
     pub(crate) message: String,
+    /// What else to do, for people at this command.
+    pub(crate) advice: Option<String>,
 }
 
 impl Failure {
     /// A failure with this code.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), advice: None }
     }
 
     /// An error from the library, with its causes.
@@ -138,7 +144,7 @@ impl Failure {
         {
             return shortage;
         }
-        Self { code, message }
+        Self::new(code, message)
     }
 
     /// Something that the system has no more of.
@@ -155,6 +161,12 @@ impl Failure {
     pub(crate) fn note(mut self, note: &str) -> Self {
         self.message.push_str("; ");
         self.message.push_str(note);
+        self
+    }
+
+    /// Adds what to do next, unless the command that fails is just that.
+    pub(crate) fn advise(mut self, advice: String) -> Self {
+        self.advice = Some(advice);
         self
     }
 }

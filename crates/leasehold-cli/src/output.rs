@@ -4,16 +4,19 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use comfy_table::Table;
 use jiff::{SignedDuration, Timestamp};
 use leasehold::clock::{Clock, Moment};
 use leasehold::store::Holder;
 use serde_json::json;
 
 use self::aside::Aside;
+pub(crate) use self::colour::{Colour, Stream, paint};
+pub(crate) use self::table::{hanging, lines};
 use crate::exit::{self, Failure};
 
 mod aside;
+mod colour;
+mod table;
 
 /// Prints an answer to stdout. A reader that has gone away (`leasehold list | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -57,14 +60,15 @@ pub(crate) fn tell_failure(failure: &Failure) {
     if AS_JSON.load(Ordering::Relaxed) {
         tell_raw(&as_json("error", &failure.message, Some(failure.code)));
     } else {
-        tell(&format!("{failure} (exit {})", failure.code));
+        let advice = failure.advice.iter().map(|advice| format!("; {advice}")).collect::<String>();
+        tell_raw(&named(Colour::Red, &format!("{failure}{advice} (exit {})\n", failure.code)));
     }
 }
 
 /// Says something on stderr that may have several lines, after the program's name.
 pub(crate) fn tell_block(text: &str) {
     if !AS_JSON.load(Ordering::Relaxed) {
-        return tell_raw(&format!("leasehold: {text}"));
+        return tell_raw(&named(colour::of_message(text), text));
     }
     let (level, message) = match text.split_once(": ") {
         Some((word, message)) if word.eq_ignore_ascii_case("warning") => ("warning", message),
@@ -72,6 +76,11 @@ pub(crate) fn tell_block(text: &str) {
         _ => ("info", text),
     };
     tell_raw(&as_json(level, message, None));
+}
+
+/// A message after the program's name, which has a colour on a terminal.
+fn named(colour: Colour, text: &str) -> String {
+    format!("{} {text}", paint(Stream::Stderr, colour, "leasehold:"))
 }
 
 /// Writes to stderr at once, so that lines of several processes do not mix.
@@ -100,25 +109,6 @@ fn as_json(level: &str, message: &str, exit: Option<u8>) -> String {
 pub(crate) fn clean(text: &str) -> String {
     let forges = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if forges(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-/// A table as lines, its columns two spaces apart; on a terminal none is longer than it is wide.
-pub(crate) fn lines(table: &mut Table) -> String {
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    let width = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).map_or(0, |size| usize::from(size.ws_col));
-    table.lines().map(|line| format!("{}\n", cut(line.trim_end(), width))).collect()
-}
-
-/// A line that fits into a width; 0 = into any.
-fn cut(line: &str, width: usize) -> String {
-    if width == 0 || line.chars().count() <= width {
-        return line.to_owned();
-    }
-    let mut line: String = line.chars().take(width - 1).collect();
-    line.push('…');
-    line
 }
 
 /// A word as a shell takes it back.
@@ -265,14 +255,6 @@ mod tests {
         }
         assert_eq!(precise(Duration::from_millis(1_210)), "1.2s");
         assert_eq!(precise(Duration::from_secs(30)), "30s");
-    }
-
-    #[test]
-    fn lines_fit_a_terminal() {
-        for (line, width, fits) in [("abcd", 0, "abcd"), ("abcd", 4, "abcd"), ("äbcde", 4, "äbc…"), ("ab", 1, "…")]
-        {
-            assert_eq!(cut(line, width), fits);
-        }
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! What one acquire and release cost: nanoseconds and allocations on memory (store alone, engine, line, scope), and
-//! cycles per second on SQLite. Run with `cargo bench -p leasehold --bench cycle`; compare ratios within one run only.
+//! What one acquire and release cost: nanoseconds and allocations on memory (store alone, engine, line, scope, a thread
+//! of its own, wrappers) and on SQLite. Run with `cargo bench -p leasehold --bench cycle`; compare ratios within one run only.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark that fails has nothing to report")]
 
 use std::hint::black_box;
 use std::time::Duration;
 
+use leasehold::store::breaker::Breaker;
 use leasehold::store::memory::MemoryStore;
+use leasehold::store::retry::Retry;
 use leasehold::store::{Attempt, Claim, Store};
 use tokio::runtime::Runtime;
 
-use leasehold::{Clock, Key, LockManager, OwnerToken, Renew};
+use leasehold::{Clock, Key, LockManager, OwnRuntime, OwnerToken, Renew};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -54,6 +56,18 @@ fn memory(runtime: &Runtime) {
     let guard = runtime.block_on(lock.acquire()).unwrap();
     measure(runtime, "guard.check()", 2_000_000, async || guard.check().unwrap());
     runtime.block_on(guard.release()).unwrap();
+
+    let own = OwnRuntime::start().unwrap();
+    let locks = LockManager::builder(MemoryStore::new()).own_runtime(own).build().unwrap();
+    let lock = locks.lock("key");
+    measure(runtime, "engine, try_acquire, on a thread of its own", 20_000, async || {
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
+    let locks = LockManager::new(Breaker::new(Retry::new(MemoryStore::new())));
+    let lock = locks.lock("key");
+    measure(runtime, "engine, try_acquire, breaker and retry", 200_000, async || {
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
 }
 
 #[cfg(feature = "sqlite")]
@@ -69,9 +83,15 @@ fn sqlite(runtime: &Runtime) {
         store.acquire(&Claim::new(&key, &owner, TTL).tie(Tie::Process)).await.unwrap();
         assert!(store.release(&key, &owner).await.unwrap());
     });
-    let locks = runtime.block_on(async { LockManager::new(store) });
+    let locks = runtime.block_on(async { LockManager::new(store.clone()) });
     let lock = locks.lock("key");
     measure(runtime, "sqlite, engine, try_acquire", 5_000, async || {
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
+    let own = OwnRuntime::start().unwrap();
+    let locks = LockManager::builder(store).own_runtime(own).build().unwrap();
+    let lock = locks.lock("key");
+    measure(runtime, "sqlite, engine, on a thread of its own", 5_000, async || {
         lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
     });
 }

@@ -9,10 +9,15 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-/// Spawns on the runtime the manager was built in; without one, or when that one is gone, on that of the call at hand.
+use crate::own_runtime::OwnRuntime;
+
+/// Spawns on the manager's own runtime if it has one, else on the one it was built in; without one, or when that one is
+/// gone, on that of the call at hand.
 #[derive(Debug)]
 pub(crate) struct Background {
     runtime: Option<Handle>,
+    /// Held so that it goes on.
+    _own: Option<OwnRuntime>,
     tickets: Arc<Tickets>,
     /// How often something could not be given back.
     given_up: AtomicUsize,
@@ -25,8 +30,9 @@ struct Tickets {
 }
 
 impl Background {
-    pub(crate) fn here() -> Self {
-        Self { runtime: Handle::try_current().ok(), tickets: Arc::default(), given_up: AtomicUsize::new(0) }
+    pub(crate) fn on(own: Option<OwnRuntime>) -> Self {
+        let runtime = own.as_ref().map(|own| own.handle().clone()).or_else(|| Handle::try_current().ok());
+        Self { runtime, _own: own, tickets: Arc::default(), given_up: AtomicUsize::new(0) }
     }
 
     /// Spawns `work`; `false` if there is no runtime to do so.

@@ -13,8 +13,8 @@
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!
-//! Every store takes the options `namespace`, `ttl`, `op_timeout` and `connect_timeout`, as in
-//! `sqlite:///run/app.db?ttl=1m&namespace=app`; those with a password also `password_file`. Parts of a path and of an option are percent-encoded where they hold
+//! Every store takes the options `namespace`, `ttl`, `op_timeout`, `connect_timeout`, `retry`, `breaker` and `own_runtime`,
+//! as in `sqlite:///run/app.db?ttl=1m&namespace=app`; those with a password also `password_file`. Parts of a path and of an option are percent-encoded where they hold
 //! `?`, `#`, `%` or `&`.
 //!
 //! [`Config`] gathers settings from several places; with the feature `config` also from TOML and everything else that
@@ -40,15 +40,14 @@ mod redlock;
 mod resolved;
 mod source;
 mod url;
+mod words;
 
 pub use self::redact::redacted;
 pub use self::resolved::Resolved;
 use self::source::Said;
 pub use self::source::{Setting, Source};
 use self::url::Parts;
-
-/// How far a name may be from the one that was meant, in letters.
-const NEAR: usize = 2;
+use self::words::{named, near, positive, switch_in_words, wait_in_words, words, words_or_off};
 
 /// Opens the store that `url` names and prepares a manager with the options that it gives.
 ///
@@ -143,6 +142,10 @@ pub struct Config {
     wait: Option<Said<Wait>>,
     op_timeout: Option<Said<Duration>>,
     connect_timeout: Option<Said<Duration>>,
+    /// Zero = off, as for `breaker`.
+    retry: Option<Said<Duration>>,
+    breaker: Option<Said<Duration>>,
+    own_runtime: Option<Said<bool>>,
     password: Option<Said<String>>,
     password_file: Option<Said<PathBuf>>,
 }
@@ -189,6 +192,27 @@ impl Config {
         self
     }
 
+    /// Sets for how long requests are [retried](crate::store::retry) that were surely not applied; zero = not at all, as
+    /// it is unless set. At most three quarters of `op_timeout`.
+    pub fn retry(mut self, within: Duration) -> Self {
+        self.retry = Some(Said::of(Ok(within), Source::Program));
+        self
+    }
+
+    /// Puts a [circuit breaker](crate::store::breaker) in front of the store, which stays open for this long; zero =
+    /// none, as it is unless set.
+    pub fn breaker(mut self, pause: Duration) -> Self {
+        self.breaker = Some(Said::of(Ok(pause), Source::Program));
+        self
+    }
+
+    /// Sets whether the store's connections and the renewals have a [thread of their own](crate::OwnRuntime), as they
+    /// have not unless set.
+    pub fn own_runtime(mut self, is_on: bool) -> Self {
+        self.own_runtime = Some(Said::of(Ok(is_on), Source::Program));
+        self
+    }
+
     /// Sets the password for stores that take one.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(Said::of(Ok(password.to_owned()), Source::Program));
@@ -222,6 +246,9 @@ impl Config {
             wait: self.wait.or(lower.wait),
             op_timeout: self.op_timeout.or(lower.op_timeout),
             connect_timeout: self.connect_timeout.or(lower.connect_timeout),
+            retry: self.retry.or(lower.retry),
+            breaker: self.breaker.or(lower.breaker),
+            own_runtime: self.own_runtime.or(lower.own_runtime),
             password: self.password.or(lower.password),
             password_file: self.password_file.or(lower.password_file),
         }
@@ -297,6 +324,14 @@ impl Config {
                 Some(words(MAX_OPERATION_LIMIT)),
             ),
             shown("connect_timeout", self.chosen(&self.connect_timeout, options.connect_timeout), words, None),
+            shown("retry", self.chosen(&self.retry, options.retry), words_or_off, Some("off".to_owned())),
+            shown("breaker", self.chosen(&self.breaker, options.breaker), words_or_off, Some("off".to_owned())),
+            shown(
+                "own_runtime",
+                self.chosen(&self.own_runtime, options.own_runtime),
+                switch_in_words,
+                Some("off".to_owned()),
+            ),
             shown("password", self.password.clone(), |_| "***".to_owned(), None),
             shown("password_file", self.password_file.clone(), |path| path.display().to_string(), None),
         ]
@@ -313,14 +348,27 @@ impl Config {
     }
 
     fn each(&mut self, mut change: impl FnMut(Place<'_>)) {
-        let Self { store, namespace, ttl, wait, op_timeout, connect_timeout, password, password_file } = self;
+        let Self {
+            store,
+            namespace,
+            ttl,
+            wait,
+            op_timeout,
+            connect_timeout,
+            retry,
+            breaker,
+            own_runtime,
+            password,
+            password_file,
+        } = self;
         for said in [store, namespace, password].into_iter().flatten() {
             change(said.place());
         }
-        for said in [ttl, op_timeout, connect_timeout].into_iter().flatten() {
+        for said in [ttl, op_timeout, connect_timeout, retry, breaker].into_iter().flatten() {
             change(said.place());
         }
         wait.iter_mut().for_each(|said| change(said.place()));
+        own_runtime.iter_mut().for_each(|said| change(said.place()));
         password_file.iter_mut().for_each(|said| change(said.place()));
     }
 }
@@ -338,6 +386,9 @@ struct Options {
     ttl: Option<Duration>,
     op_timeout: Option<Duration>,
     connect_timeout: Option<Duration>,
+    retry: Option<Duration>,
+    breaker: Option<Duration>,
+    own_runtime: Option<bool>,
     /// Those that only some schemes take.
     own: Vec<(&'static str, String)>,
 }
@@ -370,37 +421,6 @@ fn shown<T>(
             Setting { name, value: Some(value.map_or_else(|_| "invalid".to_owned(), text)), source }
         }
     }
-}
-
-fn words(length: Duration) -> String {
-    SignedDuration::try_from(length).map_or_else(|_| format!("{length:?}"), |length| format!("{length:#}"))
-}
-
-fn wait_in_words(wait: Wait) -> String {
-    match wait {
-        Wait::No => "0s".to_owned(),
-        Wait::UpTo(wait) => words(wait),
-        Wait::Forever => "forever".to_owned(),
-    }
-}
-
-/// A length of time that is not zero.
-fn positive(text: &str) -> Result<Duration> {
-    match parse_duration(text)? {
-        Duration::ZERO => Err(invalid("it must be longer than zero")),
-        length => Ok(length),
-    }
-}
-
-/// The name as it may be repeated in a message: one that looks like none may be a secret at the wrong place.
-fn named(name: &str, near: Option<&str>) -> String {
-    let is_plain = (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    if is_plain || near.is_some() { format!(" {name:?}") } else { String::new() }
-}
-
-fn near(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    let distances = known.iter().map(|known| (strsim::levenshtein(name, known), *known));
-    distances.filter(|(distance, _)| *distance <= NEAR).min().map(|(_, known)| known)
 }
 
 fn invalid(message: impl Into<String>) -> Error {

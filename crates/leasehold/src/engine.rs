@@ -13,10 +13,11 @@ use crate::background::Background;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::line::Lines;
-use crate::observe::{Event, Failed, Observer, StoreCall};
+use crate::observe::{Event, Failed, Observer, StoreCall, Teller};
 use crate::options::{Backoff, Close, MAX_TTL, MIN_TTL, Margin, Renew, Wait};
+use crate::own_runtime::OwnRuntime;
 use crate::renew::Renewals;
-use crate::store::{Capabilities, Expiry, HolderInfo, Inspection, SharedStore, Store};
+use crate::store::{Capabilities, Expiry, HolderInfo, Inspection, Scope, SharedStore, Store};
 use crate::types::Key;
 
 /// The first pause before a request whose outcome is unknown is repeated; doubled each time.
@@ -49,7 +50,7 @@ pub(crate) struct Engine {
     pub(crate) background: Background,
     shared: SharedStore,
     capabilities: Capabilities,
-    observer: Arc<dyn Observer>,
+    pub(crate) teller: Arc<Teller>,
     closed: watch::Sender<Option<Close>>,
     /// Whether this was the store's last manager; set when it leaves.
     last: OnceLock<bool>,
@@ -60,20 +61,30 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(shared: SharedStore, clock: Clock, observer: Arc<dyn Observer>, settings: Settings) -> Arc<Self> {
+    pub(crate) fn new(
+        shared: SharedStore,
+        clock: Clock,
+        observers: Vec<Arc<dyn Observer>>,
+        own_runtime: Option<OwnRuntime>,
+        settings: Settings,
+    ) -> Arc<Self> {
         shared.enter();
+        let capabilities = shared.store().capabilities();
+        if capabilities.scope == Scope::None {
+            log(|| tracing::warn!(store = shared.store().name(), "this store excludes nobody"));
+        }
         Arc::new(Self {
-            capabilities: shared.store().capabilities(),
+            capabilities,
             lines: Lines::new(settings.max_waiters),
             renewals: Arc::default(),
-            background: Background::here(),
+            background: Background::on(own_runtime),
             closed: watch::Sender::new(None),
             last: OnceLock::new(),
             store_closed: OnceCell::new(),
             pid: std::process::id(),
+            teller: Teller::new(shared.store().name(), observers),
             shared,
             clock,
-            observer,
             settings,
         })
     }
@@ -146,7 +157,7 @@ impl Engine {
         limit: Duration,
         call: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let started = self.clock.now();
+        let started = self.teller.is_heard().then(|| self.clock.now());
         let answer = timeout(limit, call).await.unwrap_or_else(|_| {
             let kind = match operation {
                 Operation::Inspect | Operation::List | Operation::Probe | Operation::Close => ErrorKind::Unavailable,
@@ -154,9 +165,11 @@ impl Engine {
             };
             Err(Error::new(kind, format!("no answer within {limit:?}")))
         });
-        let failed = answer.as_ref().err().map(Error::kind);
-        let duration = self.clock.now().since(started);
-        self.observe(&Event::StoreCall(StoreCall { operation, duration, failed }));
+        if let Some(started) = started {
+            let failed = answer.as_ref().err().map(Error::kind);
+            let duration = self.clock.now().since(started);
+            self.teller.note(|store| Event::StoreCall(StoreCall { store, operation, duration, failed }));
+        }
         answer.map_err(|error| self.in_context(error, operation, key))
     }
 
@@ -229,24 +242,20 @@ impl Engine {
         }
     }
 
-    /// Tells the observer. One that panics must not take a renewal or a lease with it.
-    pub(crate) fn observe(&self, event: &Event<'_>) {
-        if catch_unwind(AssertUnwindSafe(|| self.observer.observe(event))).is_err() {
-            log(|| tracing::error!("the observer panicked"));
-        }
-    }
-
-    /// Reports an error that ends a call.
+    /// Notes an error that ends a call.
     pub(crate) fn failed(&self, operation: Operation, key: Option<&Key>, error: &Error) {
-        self.observe(&Event::Failed(Failed { operation, key, kind: error.kind() }));
+        let kind = error.kind();
+        self.teller.note(|store| Event::Failed(Failed { store, operation, key: key.cloned(), kind, waited: None }));
     }
 
-    /// An answer as the caller gets it: an error has its context, and the observer was told.
+    /// An answer as the caller gets it: an error has its context, and the observers were told.
     pub(crate) fn reported<T>(&self, answer: Result<T>, operation: Operation, key: Option<&Key>) -> Result<T> {
-        answer.map_err(|error| {
+        let answer = answer.map_err(|error| {
             self.failed(operation, key, &error);
             self.in_context(error, operation, key)
-        })
+        });
+        self.teller.tell();
+        answer
     }
 
     pub(crate) fn in_context(&self, error: Error, operation: Operation, key: Option<&Key>) -> Error {

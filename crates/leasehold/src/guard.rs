@@ -7,11 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
 use crate::lease::Lease;
-use crate::observe::{Dropped, Event};
+use crate::observe::{Dropped, Event, outcome};
 use crate::release::{Ended, end_by_holder, release, target};
 use crate::store::{Claim, Tie};
 use crate::types::{FencingToken, Key, OwnerToken};
@@ -184,8 +185,21 @@ impl LockGuard {
         then: impl FnOnce() -> Result<()> + Send,
     ) -> Result<()> {
         let lease = &self.handle.lease;
-        let span = tracing::debug_span!("lock.extend", key = lease.key.name(), store = lease.engine.store().name());
-        let prolonged = self.confirm_extend(ttl, tie, then).instrument(span).await;
+        let span = tracing::debug_span!(
+            "lock.extend",
+            namespace = lease.key.namespace(),
+            key = lease.key.name(),
+            store = lease.engine.store().name(),
+            ttl = ttl.unwrap_or_else(|| lease.ttl()).as_secs_f64(),
+            owner = Empty,
+            fencing = Empty,
+            outcome = Empty,
+        );
+        let prolonged = self.confirm_extend(ttl, tie, then).instrument(span.clone()).await;
+        if !span.is_disabled() {
+            lease.record_on(&span);
+            span.record("outcome", prolonged.as_ref().err().map_or(outcome::OK, |error| error.kind().as_str()));
+        }
         lease.engine.reported(prolonged, Operation::Extend, Some(&lease.key))
     }
 
@@ -242,11 +256,14 @@ impl Drop for LockGuard {
         // Taken before the lease leaves the registry: closing knows of the one or of the other.
         let _ticket = lease.engine.background.ticket();
         if end_by_holder(lease) == Ended::Nothing {
+            lease.engine.teller.tell();
             return;
         }
         let release_sent = target(lease).undo_in_background(late_requests(lease.unsettled, true));
         tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release");
-        lease.engine.observe(&Event::Dropped(Dropped { key: &lease.key, release_sent }));
+        let teller = &lease.engine.teller;
+        teller.note(|store| Event::Dropped(Dropped { store, key: lease.key.clone(), release_sent }));
+        teller.tell();
     }
 }
 
@@ -293,7 +310,11 @@ impl LeaseHandle {
     ///
     /// Local and exact: some tens of nanoseconds, no store is asked.
     pub fn remaining(&self) -> Duration {
-        self.lease.remaining()
+        let remaining = self.lease.remaining();
+        if remaining.is_zero() {
+            self.lease.engine.teller.tell();
+        }
+        remaining
     }
 
     /// Whether the lease may be assumed at this moment.
@@ -304,7 +325,11 @@ impl LeaseHandle {
     ///
     /// [`ErrorKind::NotHeld`], with [`Error::lost_reason`].
     pub fn check(&self) -> Result<()> {
-        self.lease.check()
+        let checked = self.lease.check();
+        if checked.is_err() {
+            self.lease.engine.teller.tell();
+        }
+        checked
     }
 
     /// Resolves when the lease is lost, whatever the network does: at the local deadline at the latest, and within a
@@ -318,7 +343,9 @@ impl LeaseHandle {
     ///
     /// Nothing is lost if the future is dropped.
     pub async fn lost(&self) -> LostReason {
-        self.lease.until_lost().await
+        let reason = self.lease.until_lost().await;
+        self.lease.engine.teller.tell();
+        reason
     }
 
     fn fields(&self, mut debug: fmt::DebugStruct<'_, '_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::clock::{Moment, wall_now};
 use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::observe::{Event, Lost};
+use crate::observe::{Ended, Event, Lost};
 use crate::options::Renew;
 use crate::store::{Grant, Loss, Tie, reason_from_code};
 use crate::types::{FencingToken, Key, OwnerToken};
@@ -151,7 +151,8 @@ impl Lease {
         }
     }
 
-    /// Why the lease may not be assumed any more; `None` = it may, at this moment.
+    /// Why the lease may not be assumed any more; `None` = it may, at this moment. Whoever asks has the observers told
+    /// when nothing more is to be done for any lease.
     pub(crate) fn lost(&self) -> Option<LostReason> {
         if let Some(reason) = self.known_lost() {
             return Some(reason);
@@ -247,19 +248,34 @@ impl Lease {
         }
     }
 
-    /// Marks the lease as lost, once and for all, and tells everybody; the first reason stays.
+    /// Marks the lease as lost, once and for all; the first reason stays.
     fn mark(&self, reason: LostReason) -> LostReason {
         let code = reason as u8 + 1;
         if let Err(earlier) = self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire) {
             return reason_from_code(earlier).unwrap_or(reason);
         }
         self.ended.notify_waiters();
-        if !matches!(reason, LostReason::Released | LostReason::HandedOver) {
-            let held = self.engine.clock.now().since(self.acquired);
+        let wanted = matches!(reason, LostReason::Released | LostReason::HandedOver);
+        if !wanted {
             log(|| tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost"));
-            self.engine.observe(&Event::Lost(Lost { key: &self.key, reason, held }));
+        }
+        let teller = &self.engine.teller;
+        if teller.is_heard() {
+            let held = self.engine.clock.now().since(self.acquired);
+            teller.note(|store| Event::Ended(Ended { store, key: self.key.clone(), reason, held }));
+            if !wanted {
+                teller.note(|store| Event::Lost(Lost { store, key: self.key.clone(), reason, held }));
+            }
         }
         reason
+    }
+
+    /// What spans may show of it.
+    pub(crate) fn record_on(&self, span: &tracing::Span) {
+        span.record("owner", self.owner.fingerprint());
+        if let Some(fencing) = self.fencing {
+            span.record("fencing", fencing.get());
+        }
     }
 
     pub(crate) fn in_context(&self, error: Error, operation: Operation) -> Error {

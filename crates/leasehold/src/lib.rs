@@ -1,6 +1,7 @@
 //! Locks over the stores you already run, treated as what they are: leases.
 
 mod background;
+mod call;
 pub mod clock;
 pub mod config;
 mod diagnose;
@@ -15,6 +16,7 @@ mod lock;
 mod manager;
 pub mod observe;
 mod options;
+mod own_runtime;
 mod release;
 mod renew;
 mod scoped;
@@ -35,6 +37,7 @@ pub use crate::options::{
     Backoff, Close, DEFAULT_MAX_WAITERS, DEFAULT_TTL, Jitter, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Margin, Renew,
     Wait,
 };
+pub use crate::own_runtime::OwnRuntime;
 pub use crate::scoped::Ran;
 pub use crate::types::{
     DEFAULT_NAMESPACE, FencingToken, Key, MAX_KEY_LEN, MAX_NAMESPACE_LEN, MAX_OWNER_LEN, OwnerToken,

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -188,10 +190,27 @@ impl Lock {
         &self,
         work: impl FnOnce(LeaseHandle) -> F,
     ) -> Result<Option<Ran<T>>> {
-        match self.acquire_lease(self.wait).await? {
-            Some(lease) => scoped::run(lease, work).await.map(Some),
-            None => Ok(None),
-        }
+        let engine = &self.engine;
+        let span = tracing::debug_span!(
+            "lock.with",
+            namespace = engine.settings.namespace,
+            key = self.key.as_ref().map(Key::name).unwrap_or_default(),
+            store = engine.store().name(),
+            ttl = self.ttl.as_secs_f64(),
+            wait = self.wait.seconds(),
+            owner = Empty,
+            fencing = Empty,
+            outcome = Empty,
+        );
+        let ran = async {
+            match self.acquire_lease(self.wait).await? {
+                Some(lease) => scoped::run(lease, work, &span).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let ran = pin!(ran).instrument(span.clone()).await;
+        span.record("outcome", scoped::outcome(&ran));
+        ran
     }
 
     /// Who holds it, if anybody.
@@ -215,8 +234,22 @@ impl Lock {
         let (engine, key) = (&self.engine, self.key()?);
         let terms = self.terms().map_err(|error| engine.in_context(error, Operation::Acquire, Some(key)))?;
         let request = Request { engine, key, terms, holder: self.holder.as_ref() };
-        let span = tracing::debug_span!("lock.acquire", key = key.name(), store = engine.store().name());
-        request.acquire(wait).instrument(span).await
+        let span = tracing::debug_span!(
+            "lock.acquire",
+            namespace = key.namespace(),
+            key = key.name(),
+            store = engine.store().name(),
+            ttl = self.ttl.as_secs_f64(),
+            wait = wait.seconds(),
+            owner = Empty,
+            fencing = Empty,
+            outcome = Empty,
+            waited = Empty,
+            attempts = Empty,
+            error = Empty,
+        );
+        // Moved once only, for it is large.
+        pin!(request.acquire(wait, &span)).instrument(span.clone()).await
     }
 
     /// The ttl and the rest, checked.

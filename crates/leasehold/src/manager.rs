@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::LeaseHandle;
@@ -70,6 +71,31 @@ impl LockManager {
     /// If dropped, nothing stays open.
     pub async fn connect(url: &str) -> Result<Self> {
         crate::config::open(url).await?.build()
+    }
+
+    /// A manager on the store that these settings name, with everything else that they say.
+    ///
+    /// ```
+    /// # use leasehold::{LockManager, config::Config};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// // MY_APP_STORE and the others, else this.
+    /// let config = Config::from_env("MY_APP").or(Config::from_url("memory:").namespace("my-app"));
+    /// let locks = LockManager::from_config(&config).await?;
+    /// # drop(locks);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::connect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`](Self::connect).
+    pub async fn from_config(config: &Config) -> Result<Self> {
+        config.connect().await
     }
 
     /// A named lock, with the defaults of this manager. A bad name is reported by the first call on it.
@@ -244,8 +270,11 @@ impl LockManager {
             }
             engine.renewals.leave(&lease);
         }
+        engine.teller.tell();
         let idle = tokio::time::timeout(CLOSE_LIMIT, engine.background.idle()).await;
-        engine.leave_store().await?;
+        let left = engine.leave_store().await;
+        engine.teller.tell();
+        left?;
         if idle.is_ok() && engine.background.given_up() == given_up {
             return Ok(());
         }
@@ -276,6 +305,11 @@ impl LockManager {
     /// Whether exclusion reaches beyond this process.
     pub fn is_shared(&self) -> bool {
         self.engine.capabilities().is_shared()
+    }
+
+    /// Whether the store can lock at all; one that cannot refuses every call as [`ErrorKind::Unsupported`].
+    pub fn can_lock(&self) -> bool {
+        self.engine.capabilities().locks
     }
 
     /// The store's name.

@@ -106,6 +106,17 @@ impl Default for Margin {
     }
 }
 
+impl Wait {
+    /// For spans: infinite if there is no deadline.
+    pub(crate) fn seconds(self) -> f64 {
+        match self {
+            Self::No => 0.0,
+            Self::UpTo(wait) => wait.as_secs_f64(),
+            Self::Forever => f64::INFINITY,
+        }
+    }
+}
+
 /// How polling slows down: the interval grows by a factor up to a maximum, and each pause is half of it plus a random
 /// half.
 ///
@@ -137,6 +148,13 @@ impl Backoff {
     /// Sets where the random half comes from.
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
+        self
+    }
+
+    /// The same pauses, from `initial` to `max`.
+    pub(crate) const fn between(mut self, initial: Duration, max: Duration) -> Self {
+        self.initial = initial;
+        self.max = max;
         self
     }
 

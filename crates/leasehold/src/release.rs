@@ -1,13 +1,15 @@
 //! The end of a lease by its holder: it counts as lost first, then it is given back.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tracing::Instrument;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::lease::Lease;
-use crate::observe::{Event, Released};
+use crate::observe::{Event, Released, outcome};
 use crate::options::Close;
 use crate::undo::{Target, Undo};
 
@@ -48,20 +50,50 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     // registry, where closing looks for it.
     let ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
-    let span = tracing::debug_span!("lock.release", key = lease.key.name(), store = engine.store().name());
+    let span = span(lease);
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
-        Ended::InTime => send_release(lease, None).instrument(span).await,
-        Ended::Late(reason) => send_release(lease, Some(reason)).instrument(span).await,
+        // Moved once only, for it is large.
+        Ended::InTime => pin!(send_release(lease, None)).instrument(span.clone()).await,
+        Ended::Late(reason) => pin!(send_release(lease, Some(reason))).instrument(span.clone()).await,
     };
     let held = engine.clock.now().since(lease.acquired);
     let failed = released.as_ref().err().map(Error::kind);
+    span.record("outcome", failed.map_or(outcome::OK, ErrorKind::as_str));
+    span.record("held", held.as_secs_f64());
     if let Err(error) = &released {
-        tracing::error!(key = lease.key.name(), %error, "release failed: the work may have outlived its lease");
+        tell_failure(lease, error);
     }
-    engine.observe(&Event::Released(Released { key: &lease.key, held, failed }));
+    engine.teller.note(|store| Event::Released(Released { store, key: lease.key.clone(), held, failed }));
     drop(ticket);
+    engine.teller.tell();
     released.map_err(in_context)
+}
+
+fn span(lease: &Lease) -> Span {
+    let span = tracing::debug_span!(
+        "lock.release",
+        namespace = lease.key.namespace(),
+        key = lease.key.name(),
+        store = lease.engine.store().name(),
+        owner = Empty,
+        fencing = Empty,
+        held = Empty,
+        outcome = Empty,
+    );
+    if !span.is_disabled() {
+        lease.record_on(&span);
+    }
+    span
+}
+
+fn tell_failure(lease: &Lease, error: &Error) {
+    let (key, store) = (lease.key.name(), lease.engine.store().name());
+    if error.kind() == ErrorKind::NotHeld {
+        tracing::error!(key, store, %error, "release found the lease gone: the work may have outlived it");
+    } else {
+        tracing::warn!(key, store, %error, "release failed: it is repeated in the background, the ttl ends the lease");
+    }
 }
 
 async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()> {

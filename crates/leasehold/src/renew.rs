@@ -12,12 +12,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tracing::Span;
+use tracing::field::Empty;
 
 use crate::clock::Moment;
-use crate::engine::Engine;
+use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::lease::{Lease, Reserved, SUSPEND_CHECK};
-use crate::observe::{Event, RenewalFailed, Renewed};
+use crate::observe::{Event, RenewalFailed, Renewed, outcome};
 use crate::store::{Claim, Grant};
 
 /// Leases due within this time of each other are renewed together.
@@ -125,8 +127,8 @@ impl Renewals {
         };
         let mut due = Vec::new();
         for lease in looked_at {
-            // Asked without the lock: a loss is told to the observer. The lease stays in the registry meanwhile, where
-            // closing finds it.
+            // Asked without the lock, since a loss is logged, which is foreign code. The lease stays in the registry
+            // meanwhile, where closing finds it.
             let interval = if lease.lost().is_some() { None } else { lease.renewal_interval() };
             let reserved = interval.and_then(|_| lease.try_reserve());
             let look_at = match (interval, &reserved) {
@@ -202,6 +204,7 @@ async fn run(running: Running, engine: Weak<Engine>) {
             for batch in into_batches(renewals.due(engine.clock.now())) {
                 batches.spawn(renew(Arc::clone(&engine), batch));
             }
+            engine.teller.tell_apart();
             renewals.first_due().map(|due| due.since(engine.clock.now()).min(SUSPEND_CHECK))
         };
         let sleep = async {
@@ -239,6 +242,7 @@ async fn renew(engine: Arc<Engine>, batch: Batch) {
     let sent = engine.clock.now();
     let shortest = batch.iter().map(|(lease, _)| lease.valid_until().since(sent)).min().unwrap_or_default();
     let limit = batch.iter().map(|(lease, _)| lease.limit()).min().unwrap_or_default().min(shortest / 3);
+    let span = span(&batch, limit);
     let answers = {
         let claims: Vec<_> = batch.iter().map(|(lease, _)| Claim::new(&lease.key, &lease.owner, lease.ttl())).collect();
         let answers = engine.ask(Operation::Extend, None, limit, engine.store().extend(&claims)).await;
@@ -249,6 +253,7 @@ async fn renew(engine: Arc<Engine>, batch: Batch) {
             Err(Error::new(ErrorKind::Indeterminate, "the store answered another number of claims than it was asked"))
         })
     };
+    record(&span, &answers);
     let mut answers = answers.map(Vec::into_iter);
     for (lease, reserved) in batch {
         let answer = match &mut answers {
@@ -258,6 +263,62 @@ async fn renew(engine: Arc<Engine>, batch: Batch) {
         settle(&engine, &lease, sent, in_company, answer);
         drop(reserved);
     }
+    engine.teller.tell_apart();
+}
+
+/// A renewal belongs to no call, so its span has no parent. It is not entered: a subscriber that panics then must not
+/// take the batch with it.
+fn span(batch: &Batch, limit: Duration) -> Span {
+    let mut span = Span::none();
+    let Some((first, _)) = batch.first() else { return span };
+    log(|| {
+        span = tracing::debug_span!(
+            parent: None,
+            "lock.renew",
+            namespace = first.key.namespace(),
+            store = first.engine.store().name(),
+            leases = batch.len(),
+            limit = limit.as_secs_f64(),
+            key = Empty,
+            owner = Empty,
+            fencing = Empty,
+            ttl = Empty,
+            renewed = Empty,
+            outcome = Empty,
+        );
+        if batch.len() == 1 && !span.is_disabled() {
+            span.record("key", first.key.name());
+            span.record("ttl", first.ttl().as_secs_f64());
+            first.record_on(&span);
+        }
+    });
+    span
+}
+
+fn record(span: &Span, answers: &Result<Vec<Result<Option<Grant>>>>) {
+    if span.is_disabled() {
+        return;
+    }
+    log(|| match answers {
+        Ok(answers) => {
+            let renewed = answers.iter().filter(|answer| matches!(answer, Ok(Some(_)))).count();
+            span.record("renewed", renewed);
+            span.record("outcome", if renewed == answers.len() { outcome::OK } else { outcome::PARTLY });
+        }
+        Err(error) => _ = span.record("outcome", error.kind().as_str()),
+    });
+}
+
+/// Warns of a failed renewal only when it gets serious: most are made good by the next try.
+fn tell_failure(lease: &Lease, error: &Error, remaining: Duration) {
+    let (key, store, remaining_seconds) = (lease.key.name(), lease.engine.store().name(), remaining.as_secs_f64());
+    log(|| {
+        if remaining < lease.ttl() / 2 {
+            tracing::warn!(key, store, remaining = remaining_seconds, %error, "renewal failed");
+        } else {
+            tracing::debug!(key, store, remaining = remaining_seconds, %error, "renewal failed");
+        }
+    });
 }
 
 /// Applies the answer to one renewal and decides when to look at the lease next.
@@ -268,7 +329,7 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             let slack = lease.valid_until().since(now);
             if lease.confirm(sent, lease.ttl(), &grant) {
                 lease.alone.store(false, Ordering::Release);
-                engine.observe(&Event::Renewed(Renewed { key: &lease.key, slack }));
+                engine.teller.note(|store| Event::Renewed(Renewed { store, key: lease.key.clone(), slack }));
                 engine.renewals.reschedule(lease, sent);
             }
         }
@@ -280,9 +341,10 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
         // Nobody misses a renewal of what was given back meanwhile, and a loss was told already.
         Err(_) if lease.lost().is_some() => engine.renewals.leave(lease),
         Err(error) => {
-            let remaining = lease.remaining();
-            let failed = RenewalFailed { key: &lease.key, kind: error.kind(), error: &error, remaining };
-            engine.observe(&Event::RenewalFailed(failed));
+            let remaining = lease.valid_until().since(now);
+            tell_failure(lease, &error, remaining);
+            let (key, kind) = (lease.key.clone(), error.kind());
+            engine.teller.note(|store| Event::RenewalFailed(RenewalFailed { store, key, kind, error, remaining }));
             let pause = if in_company { Duration::ZERO } else { (remaining / 8).max(RETRY_MIN) };
             engine.renewals.look_at(lease, (now + pause).min(lease.valid_until()));
         }

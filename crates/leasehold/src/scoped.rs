@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use tracing::Span;
+
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::guard::{LeaseHandle, LockGuard};
 use crate::lease::Lease;
+use crate::observe::outcome;
 use crate::release::release;
 
 /// What came of work that ran to its end under a lease.
@@ -45,7 +48,11 @@ enum End<T> {
 pub(crate) async fn run<T, F: Future<Output = T>>(
     lease: Arc<Lease>,
     work: impl FnOnce(LeaseHandle) -> F,
+    span: &Span,
 ) -> Result<Ran<T>> {
+    if !span.is_disabled() {
+        lease.record_on(span);
+    }
     // Closing the manager waits for the work to be stopped; so the release is not sent before.
     let ticket = lease.engine.background.ticket();
     lease.scoped.store(true, Ordering::Release);
@@ -61,14 +68,27 @@ pub(crate) async fn run<T, F: Future<Output = T>>(
         End::Panicked(panic) => {
             // The panic is what the caller has to see; the release reports itself to the observer.
             _ = release(&lease).await;
+            span.record("outcome", outcome::PANICKED);
             resume_unwind(panic)
         }
         End::Lost(reason) => {
             let error = Error::lost(ErrorKind::Lost, reason);
             let error = lease.in_context(error, Operation::Run);
             lease.engine.failed(Operation::Run, Some(&lease.key), &error);
+            drop((guard, ticket));
+            lease.engine.teller.tell();
             Err(error)
         }
+    }
+}
+
+/// How scoped work went, for its span.
+pub(crate) fn outcome<T>(ran: &Result<Option<Ran<T>>>) -> &'static str {
+    match ran {
+        Ok(Some(Ran { release: Ok(()), .. })) => outcome::RAN,
+        Ok(Some(_)) => outcome::RAN_UNRELEASED,
+        Ok(None) => outcome::NOT_RUN,
+        Err(error) => error.kind().as_str(),
     }
 }
 

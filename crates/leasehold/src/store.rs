@@ -23,8 +23,12 @@ mod owned;
 pub use self::capabilities::{Capabilities, Expiry, Fencing, Scope, TimeAuthority, Waiting};
 pub use self::inspection::{Entry, Finding, Holder, HolderInfo, Inspection, Level, Listing, Page, Probe, Removed};
 
+pub(crate) use self::hosted::Hosted;
 pub(crate) use self::owned::OwnedClaim;
 
+pub mod breaker;
+pub mod cache;
+mod hosted;
 pub mod memory;
 pub mod noop;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -34,6 +38,7 @@ pub mod postgres;
 pub mod quorum;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod retry;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -52,6 +57,31 @@ mod watches;
 ///
 /// Each call may be dropped at any await: what was sent may still be applied, which the engine mends with `release`,
 /// `transfer` or a repeat by the same owner.
+///
+/// No method has a default, so that what stands in front of a store cannot forget to pass one on: this lacks
+/// `capabilities`, and does not compile.
+///
+/// ```compile_fail,E0046
+/// # use leasehold::{Key, OwnerToken, Result};
+/// # use leasehold::store::*;
+/// #[derive(Debug)]
+/// struct Prefixed(memory::MemoryStore);
+///
+/// #[async_trait::async_trait]
+/// impl Store for Prefixed {
+///     fn name(&self) -> &'static str { self.0.name() }
+///     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> { self.0.acquire(claim).await }
+///     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> { self.0.extend(claims).await }
+/// #   async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> { self.0.release(key, owner).await }
+/// #   async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> { self.0.transfer(from, claim).await }
+/// #   async fn force_release(&self, key: &Key, owner: Option<&OwnerToken>) -> Result<Option<Removed>> { self.0.force_release(key, owner).await }
+/// #   async fn inspect(&self, key: &Key) -> Result<Inspection> { self.0.inspect(key).await }
+/// #   async fn list(&self, prefix: &str, page: Page) -> Result<Listing> { self.0.list(prefix, page).await }
+/// #   async fn probe(&self) -> Result<Probe> { self.0.probe().await }
+/// #   async fn close(&self) -> Result<()> { self.0.close().await }
+///     // .. and the rest
+/// }
+/// ```
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The store's name in errors, events and URLs.
@@ -434,6 +464,11 @@ impl SharedStore {
     /// Shares a store that stands behind a pointer already.
     pub fn from_arc(store: Arc<dyn Store>) -> Self {
         Self { store, managers: Arc::default() }
+    }
+
+    /// The same store with something in front of it, shared by the same managers.
+    pub(crate) fn through(self, wrap: impl FnOnce(Arc<dyn Store>) -> Arc<dyn Store>) -> Self {
+        Self { store: wrap(self.store), managers: self.managers }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

@@ -94,8 +94,10 @@ impl Target {
         let engine = Arc::clone(&self.engine);
         let ticket = self.ticket.take().unwrap_or_else(|| engine.background.ticket());
         engine.background.spawn(async move {
+            let teller = Arc::clone(&self.engine.teller);
             self.undo(late).await;
             drop(ticket);
+            teller.tell();
         })
     }
 

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+
+use crate::call::Call;
 use crate::clock::Moment;
 use crate::engine::{Engine, closed_error};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::lease::{Lease, Terms};
 use crate::line::{Standing, Turn};
-use crate::observe::{Acquired, Contended, Event};
 use crate::options::{Pauses, Wait};
 use crate::store::{Attempt, Claim, Contention, Grant, HolderInfo, Wake};
 use crate::types::{Key, OwnerToken};
@@ -25,32 +27,22 @@ pub(crate) struct Request<'a> {
 
 impl Request<'_> {
     /// Acquires the lease; `None` = still held by somebody else when the wait ended.
-    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<Arc<Lease>>> {
+    pub(crate) async fn acquire(&self, wait: Wait, span: &Span) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
-        let called = engine.clock.now();
-        let mut attempts = 0;
+        let mut call = Call::begin(engine, self.key, span, wait);
+        let called = call.called;
         let outcome = match (engine.check_usable(), wait) {
             (Err(error), _) => Err(error),
-            (Ok(()), Wait::No | Wait::UpTo(Duration::ZERO)) => self.ask(None, Some(called), &mut attempts).await,
-            (Ok(()), Wait::UpTo(wait)) => self.in_line(Some(called + wait), &mut attempts).await,
-            (Ok(()), Wait::Forever) => self.in_line(None, &mut attempts).await,
+            (Ok(()), Wait::No | Wait::UpTo(Duration::ZERO)) => self.ask(None, Some(called), &mut call).await,
+            (Ok(()), Wait::UpTo(wait)) => self.in_line(Some(called + wait), &mut call).await,
+            (Ok(()), Wait::Forever) => self.in_line(None, &mut call).await,
         };
-        let waited = || engine.clock.now().since(called);
-        match &outcome {
-            Ok(Some(lease)) => engine.observe(&Event::Acquired(Acquired {
-                key: self.key,
-                waited: waited(),
-                attempts,
-                fencing: lease.fencing,
-            })),
-            Ok(None) => engine.observe(&Event::Contended(Contended { key: self.key, waited: waited(), attempts })),
-            Err(error) => engine.failed(Operation::Acquire, Some(self.key), error),
-        }
+        call.end(&outcome);
         outcome.map_err(|error| engine.in_context(error, Operation::Acquire, Some(self.key)))
     }
 
     /// Stands in the local line until it is this call's turn to ask, or an answer to others is one for it as well.
-    async fn in_line(&self, until: Option<Moment>, attempts: &mut u32) -> Result<Option<Arc<Lease>>> {
+    async fn in_line(&self, until: Option<Moment>, call: &mut Call<'_>) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         engine.check_open()?;
         let turn = engine.lines.join(self.key)?;
@@ -79,13 +71,14 @@ impl Request<'_> {
                 Standing::Answered | Standing::Unanswered => {}
             }
             followed = true;
+            call.waits();
             tokio::select! {
                 () = turn.look() => {}
                 () = sleep_until(engine, look_at) => {}
                 () = engine.closed() => engine.check_open()?,
             }
         }
-        self.ask(Some(turn), until, attempts).await
+        self.ask(Some(turn), until, call).await
     }
 
     /// Asks the store until it grants the lease or `until` has passed; at `until` for the last time.
@@ -93,7 +86,7 @@ impl Request<'_> {
         &self,
         turn: Option<Turn<'_>>,
         until: Option<Moment>,
-        attempts: &mut u32,
+        call: &mut Call<'_>,
     ) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         let owner = OwnerToken::mint()?;
@@ -113,7 +106,7 @@ impl Request<'_> {
             engine.check_open()?;
             let last = until.is_some_and(|until| engine.clock.now() >= until);
             let question = turn.as_ref().map(Turn::asking);
-            *attempts += 1;
+            call.asks();
             let (sent, answer) = self.ask_once(&owner, !last, &mut undo).await;
             let contention = match answer {
                 Ok(Attempt::Contended(contention)) => contention,
@@ -149,6 +142,7 @@ impl Request<'_> {
             if last {
                 return Ok(None);
             }
+            call.waits();
             let naps = naps.get_or_insert_with(|| Naps::new(engine));
             self.nap(turn.as_ref(), until, contention, &mut armed, &mut undo, naps).await?;
         }

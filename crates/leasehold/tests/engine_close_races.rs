@@ -120,7 +120,7 @@ async fn closing_in_the_middle_of_everything_leaves_nothing_and_asks_no_closed_s
 struct Closer(Mutex<Option<LockManager>>);
 
 impl Observer for &'static Closer {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if !matches!(event, Event::Lost(_)) {
             return;
         }

@@ -39,7 +39,7 @@ struct StopsAtLoss {
 }
 
 impl Observer for StopsAtLoss {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if let Event::Lost(lost) = event
             && lost.reason == LostReason::Expired
         {
@@ -151,10 +151,10 @@ async fn a_token_that_may_have_been_released_by_a_lost_request_is_told_as_indete
 }
 
 #[derive(Debug)]
-struct Panics(fn(&Event<'_>) -> bool);
+struct Panics(fn(&Event) -> bool);
 
 impl Observer for Panics {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         assert!(!(self.0)(event), "the observer panics");
     }
 }
@@ -162,9 +162,9 @@ impl Observer for Panics {
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_panics_stops_no_renewal() {
     for on in [
-        |event: &Event<'_>| matches!(event, Event::Lost(_)),
-        |event: &Event<'_>| matches!(event, Event::Renewed(_)),
-        |event: &Event<'_>| matches!(event, Event::StoreCall(call) if call.operation == Operation::Extend),
+        |event: &Event| matches!(event, Event::Lost(_)),
+        |event: &Event| matches!(event, Event::Renewed(_)),
+        |event: &Event| matches!(event, Event::StoreCall(call) if call.operation == Operation::Extend),
     ] {
         let rig = Rig::new();
         let manager = rig.builder().observer(Panics(on)).build().unwrap();

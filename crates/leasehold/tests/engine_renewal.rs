@@ -339,7 +339,7 @@ async fn blocking_code_makes_nobody_believe_too_long() {
 struct ClosesOnLoss(OnceLock<LockManager>);
 
 impl Observer for ClosesOnLoss {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if let (Event::Lost(lost), Some(manager)) = (event, self.0.get())
             && lost.reason == LostReason::Expired
         {
@@ -353,7 +353,7 @@ impl Observer for ClosesOnLoss {
 struct Shared(Arc<ClosesOnLoss>);
 
 impl Observer for Shared {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         self.0.observe(event);
     }
 }

@@ -172,7 +172,7 @@ impl Table {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let server = shared.upgrade().unwrap_or_else(|| {
-            let server = Arc::new(Postgres::start(&["-c", "max_connections=300"]));
+            let server = Arc::new(Postgres::start(&["-c", "max_connections=500"]));
             *shared = Arc::downgrade(&server);
             server
         });
@@ -291,4 +291,35 @@ pub(crate) async fn client(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the server lets us in");
     tokio::spawn(connection);
     client
+}
+
+/// A server all of whose processes stand still, until it is dropped.
+#[derive(Debug)]
+pub struct Paused<'a>(&'a Table);
+
+impl Table {
+    /// Stops the server with all its sessions, as where its machine hangs.
+    ///
+    /// # Panics
+    ///
+    /// It does not run.
+    pub fn pause(&self) -> Paused<'_> {
+        assert!(self.signal(Signal::STOP) > 1, "the server runs");
+        Paused(self)
+    }
+
+    /// Sends a signal to all processes of the server; answers with their number.
+    fn signal(&self, signal: Signal) -> usize {
+        let data = self.server().dir().join("data").canonicalize().expect("there is data");
+        let processes = std::fs::read_dir("/proc").expect("there are processes").filter_map(Result::ok);
+        let ours = processes.filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == data));
+        let pids = ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        pids.filter(|pid| kill_process(*pid, signal).is_ok()).count()
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
 }

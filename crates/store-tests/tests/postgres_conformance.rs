@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::Result;
 use leasehold::store::Store;
-use leasehold::store::postgres::PostgresStore;
+use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::testkit::Proxy;
 use leasehold::testkit::conformance::{Fixture, Outage};
+use parking_lot::Mutex;
 use store_tests::{Pooler, Table};
 
 /// What every machine keeps up with.
@@ -34,6 +35,81 @@ leasehold::conformance! {
 leasehold::conformance! {
     #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
     table_of_pooled_statements, Pooled(Pooler::start(Table::new(), "statement")), without: [outages, places, wakes]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+    postgres_advisory, Sessions::new(Table::new()), without: [expiry, hand_over, lists, outages, places, removal]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+    postgres_xact, Transactions::new(Table::new()), without: [expiry, hand_over, lists, outages, removal]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+    xact_of_pooled_transactions, Transactions::pooled(), without: [expiry, hand_over, lists, outages, removal]
+}
+
+/// A database of its own, and its clients: what they hold would not outlive them.
+struct Sessions {
+    table: Table,
+    clients: Mutex<Vec<Arc<dyn Store>>>,
+}
+
+impl Sessions {
+    fn new(table: Table) -> Self {
+        Self { table, clients: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Fixture for Sessions {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        let client: Arc<dyn Store> = Arc::new(PostgresAdvisoryStore::connect(&self.table.url()).await?);
+        self.clients.lock().push(Arc::clone(&client));
+        Ok(client)
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+}
+
+/// The same, where each lock has a connection: so many are held or waited for by a case.
+const AT_A_TIME: usize = 110;
+
+struct Transactions {
+    url: String,
+    _place: (Table, Option<Pooler>),
+    clients: Mutex<Vec<Arc<dyn Store>>>,
+}
+
+impl Transactions {
+    fn new(table: Table) -> Self {
+        Self { url: table.url(), _place: (table, None), clients: Mutex::default() }
+    }
+
+    fn pooled() -> Self {
+        let table = Table::new();
+        let pooler = Pooler::with(table.clone(), "transaction", "default_pool_size = 150");
+        Self { url: pooler.url(), _place: (table, Some(pooler)), clients: Mutex::default() }
+    }
+}
+
+#[async_trait]
+impl Fixture for Transactions {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        let store = PostgresTransactionStore::connect(&self.url).await?.limited_to(AT_A_TIME);
+        let client: Arc<dyn Store> = Arc::new(store);
+        self.clients.lock().push(Arc::clone(&client));
+        Ok(client)
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
 }
 
 /// A database of its own behind a pooler.

@@ -204,7 +204,7 @@ fn fifty_waiters_cost_two_statements_a_second_at_most() {
             .collect();
         // The first questions come closer together.
         tokio::time::sleep(Duration::from_secs(2)).await;
-        let count = || table.server().log().matches("execute <unnamed>").count();
+        let count = || table.server().log().matches("LOG:  execute ").count();
         let before = count();
         tokio::time::sleep(WHILE).await;
         let asked = count() - before;
@@ -239,5 +239,32 @@ fn without_the_right_to_mark_waiters_ask() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         guard.release().await.unwrap();
         woken(waiting).await.release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_release_that_nobody_waits_for_is_one_statement() {
+    run(async {
+        let table = Table::alone(&["-c", "log_statement=all"]);
+        let (locks, others) = (table.manager().await, told(&table).await);
+        let count = || table.server().log().matches("LOG:  execute ").count();
+        let before = count();
+        for _ in 0..10 {
+            take(&locks, "job").await.release().await.unwrap();
+        }
+        assert_eq!(count() - before, 20);
+        // Who connects after a mark knows of it, too.
+        let guard = take(&locks, "job").await;
+        let waiter = waiter(&table, &others, "job").await;
+        guard.release().await.unwrap();
+        woken(waiter).await.release().await.unwrap();
+        let late = table.manager().await;
+        let guard = take(&late, "job").await;
+        let lock = others.lock("job");
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        guard.release().await.unwrap();
+        woken(waiter).await.release().await.unwrap();
     });
 }

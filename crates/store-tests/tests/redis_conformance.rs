@@ -28,6 +28,11 @@ leasehold::conformance! {
 
 leasehold::conformance! {
     #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+    seen_as_cache, Cached(Remote::new(Site::redis())), without: [fencing, hand_over, lists, places, wakes]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
     old_protocol, Refusing(Site::old()), without: [places, wakes]
 }
 
@@ -62,6 +67,29 @@ impl Fixture for Remote {
         }
         let proxy = Arc::clone(&self.proxy);
         Some(Box::new(Heal(move || proxy.heal())))
+    }
+}
+
+#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
+#[path = "../../leasehold/examples/cache_over_store.rs"]
+mod cache_over_store;
+
+/// Locks over a cache, which is what the store is seen as.
+struct Cached(Remote);
+
+#[async_trait]
+impl Fixture for Cached {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        let cache = cache_over_store::SeenAsCache::new(self.0.client().await?);
+        Ok(Arc::new(leasehold::store::cache::CacheStore::new(cache)))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    async fn outage(&self) -> Option<Outage> {
+        self.0.outage().await
     }
 }
 

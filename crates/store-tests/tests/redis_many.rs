@@ -74,7 +74,7 @@ struct Counts {
 struct Looker(Arc<Counts>);
 
 impl Observer for Looker {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         let count = match event {
             Event::StoreCall(call) if call.operation == Operation::Extend => &self.0.requests,
             Event::Renewed(_) => &self.0.renewed,

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum, ValueHint};
 
 use super::{Reach, Run, exit_code};
 use crate::exit::{self, Failure};
@@ -42,19 +42,23 @@ const ACQUIRE_EXAMPLES: &str = "\
 Examples, in a shell script:
   out=$(leasehold acquire deploy --ttl 10m --format shell) || exit; eval \"$out\"
   trap 'leasehold release deploy' EXIT
-      the lease ends after 10 minutes, whatever happens; leasehold extend deploy pushes that out
+      ends after 10 minutes, whatever happens; leasehold extend pushes that out
 
-  out=$(leasehold acquire deploy --keeper=$$ --format shell) || exit; eval \"$out\"
-      a process in the background renews the lease, and gives it back when the script ends in whatever way
+  out=$(leasehold acquire deploy --keeper=$$ --format shell) || exit
+  eval \"$out\"
+  trap 'leasehold release deploy' EXIT
+      a process in the background renews the lease, and gives it back when the
+      script ends in whatever way
 
-The secret that owns the lease is in the owner file, for its user only; keep it out of arguments and logs.";
+The secret that owns the lease is in the owner file, for its user only; keep it
+out of arguments and logs.";
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = ACQUIRE_EXAMPLES)]
 #[command(group(ArgGroup::new("end").args(["ttl", "keeper"]).required(true).multiple(true)))]
 pub(crate) struct Acquire {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
@@ -69,7 +73,7 @@ pub(crate) struct Acquire {
     #[arg(long, value_name = "WHAT", requires = "keeper")]
     pub(crate) on_lost: Option<String>,
     /// Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
     /// How the answer is written
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
@@ -105,7 +109,7 @@ It prints the owner file; leasehold release deploy --owner-file FILE ends it ear
 #[command(after_help = HOLD_EXAMPLES)]
 pub(crate) struct Hold {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// How long, at most 24h
     #[arg(long = "for", value_name = "DUR", allow_hyphen_values = true)]
@@ -116,7 +120,7 @@ pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) waiting: Waiting,
     /// Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
     /// How the answer is written
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
@@ -146,7 +150,7 @@ impl Hold {
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  leasehold release deploy                          as LEASEHOLD_OWNER_FILE or LEASEHOLD_OWNER says
+  leasehold release deploy                  by LEASEHOLD_OWNER_FILE, or _OWNER
   leasehold release deploy --owner-file /run/deploy.owner
   secret-tool lookup lease deploy | leasehold release deploy --owner-file -
 
@@ -156,41 +160,41 @@ If nobody has the owner token any more: leasehold force-release deploy";
 #[command(after_help = RELEASE_EXAMPLES)]
 pub(crate) struct Release {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
 }
 
 const EXTEND_EXAMPLES: &str = "\
 Examples:
-  leasehold extend deploy --ttl 10m || exit         before the next step; 79 if the lease is lost
+  leasehold extend deploy --ttl 10m || exit         79 if the lease is lost
   leasehold extend deploy --ttl 10m --owner-file /run/deploy.owner";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXTEND_EXAMPLES)]
 pub(crate) struct Extend {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// Let the lease stand for this long from now; it is never shortened [env: LEASEHOLD_TTL] [default: 30s]
     #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
     pub(crate) ttl: Option<String>,
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) owner_file: Option<PathBuf>,
 }
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  leasehold resume deploy -- ./publish.sh           as LEASEHOLD_OWNER_FILE or LEASEHOLD_OWNER says
-  leasehold resume deploy --from /run/deploy.owner --max-runtime 1h -- ./publish.sh";
+  leasehold resume deploy -- ./publish.sh   by LEASEHOLD_OWNER_FILE, or _OWNER
+  leasehold resume deploy --from own --max-runtime 1h -- ./publish.sh";
 
 #[derive(Debug, Args)]
 pub(crate) struct Resume {
     /// The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) run: Run,
@@ -220,7 +224,7 @@ impl Resume {
 
 const WAIT_EXAMPLES: &str = "\
 Examples:
-  leasehold wait migrate && ./start.sh              start when nobody migrates; another may begin meanwhile
+  leasehold wait migrate && ./start.sh      another may begin meanwhile
   leasehold wait leader --for held -w 1m
   leasehold wait leader --for change";
 
@@ -228,7 +232,7 @@ Examples:
 #[command(after_help = WAIT_EXAMPLES)]
 pub(crate) struct WaitFor {
     /// The name of the lock
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other)]
     pub(crate) key: OsString,
     /// What to wait for
     #[arg(long = "for", value_name = "WHAT", default_value = "free")]

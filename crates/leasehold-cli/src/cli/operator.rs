@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 const FORCE_EXAMPLES: &str = "\
 Examples:
@@ -16,7 +16,7 @@ The holder may still be at work until its next renewal fails. Only who holds KEY
 #[command(after_help = FORCE_EXAMPLES)]
 pub(crate) struct ForceRelease {
     /// The name of the lock
-    #[arg(value_name = "KEY", required_unless_present = "all")]
+    #[arg(value_name = "KEY", value_hint = ValueHint::Other, required_unless_present = "all")]
     pub(crate) key: Option<OsString>,
     /// Every held key that starts with PREFIX, in place of one
     #[arg(long, value_name = "PREFIX", conflicts_with = "key", requires = "older_than")]
@@ -85,30 +85,4 @@ pub(crate) struct Bench {
 fn count(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| (1..=1_000_000).contains(count));
     count.ok_or_else(|| "it is not a number from 1 to 1000000".to_owned())
-}
-
-const STORES_EXAMPLES: &str = "\
-Examples:
-  leasehold stores
-  leasehold stores --json";
-
-#[derive(Debug, Args)]
-#[command(after_help = STORES_EXAMPLES)]
-pub(crate) struct Stores {
-    /// Print one JSON object, schema leasehold.stores/1
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-const VERSION_EXAMPLES: &str = "\
-Examples:
-  leasehold version
-  leasehold version --json";
-
-#[derive(Debug, Args)]
-#[command(after_help = VERSION_EXAMPLES)]
-pub(crate) struct Version {
-    /// Print one JSON object, schema leasehold.version/1
-    #[arg(long)]
-    pub(crate) json: bool,
 }

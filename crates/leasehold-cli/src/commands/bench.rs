@@ -55,7 +55,7 @@ pub(crate) async fn bench(settings: &Settings, arguments: &Bench) -> Result<u8, 
 struct Requests(Arc<AtomicU64>);
 
 impl Observer for Requests {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if matches!(event, Event::StoreCall(_)) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -168,7 +168,7 @@ impl Results {
         format!(
             "store {}\n{}{} cycles/s, one after the other; {} store requests per cycle\n",
             settings.place(),
-            output::lines(&mut table),
+            output::lines(&table),
             self.rate(),
             self.requests()
         )

@@ -48,7 +48,7 @@ fn table(settings: &[Setting]) -> String {
         };
         table.add_row([setting.name.to_owned(), value, output::clean(&setting.source.to_string())]);
     }
-    output::lines(&mut table)
+    output::lines(&table)
 }
 
 fn as_json(setting: &Setting) -> Value {

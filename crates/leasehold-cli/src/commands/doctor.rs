@@ -13,7 +13,7 @@ use super::grace::Room;
 use crate::cli::{Doctor, Global};
 use crate::config::{self, Said, Settings};
 use crate::exit::{self, Failure};
-use crate::output;
+use crate::output::{self, Colour, Stream};
 
 /// So many renewals should fit into the time before a command is told to stop.
 const RENEWALS: u32 = 4;
@@ -129,14 +129,20 @@ fn password_file(said: &Said) -> Option<Finding> {
 fn text(settings: &Settings, diagnosis: &Diagnosis) -> String {
     let mut text = format!("store {}  namespace {}\n", settings.place(), settings.namespace());
     for Check { name, finding, .. } in &diagnosis.checks {
-        text.push_str(&format!("  {:<5} {name:<11} {}\n", word(finding.level), output::clean(&finding.what)));
+        let level = output::paint(Stream::Stdout, colour(finding.level), &format!("{:<5}", word(finding.level)));
+        let what = output::hanging(COLUMN, &output::clean(&finding.what));
+        text.push_str(&format!("  {level} {name:<11} {what}\n"));
         if !finding.fix.is_empty() {
             let label = if finding.level == Level::Ok { "note" } else { "fix" };
-            text.push_str(&format!("        {:<11} {label}: {}\n", "", output::clean(&finding.fix)));
+            let fix = output::hanging(COLUMN, &format!("{label}: {}", output::clean(&finding.fix)));
+            text.push_str(&format!("{:COLUMN$}{fix}\n", ""));
         }
     }
     text
 }
+
+/// Where what was found is written.
+const COLUMN: usize = 20;
 
 fn as_json(settings: &Settings, diagnosis: &Diagnosis, code: u8) -> Value {
     let micros = |trips: &RoundTrips| {
@@ -169,5 +175,13 @@ fn word(level: Level) -> &'static str {
         Level::Ok => "ok",
         Level::Warn => "warn",
         _ => "fail",
+    }
+}
+
+fn colour(level: Level) -> Colour {
+    match level {
+        Level::Ok => Colour::Green,
+        Level::Warn => Colour::Yellow,
+        _ => Colour::Red,
     }
 }

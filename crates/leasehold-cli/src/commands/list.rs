@@ -98,7 +98,7 @@ pub(super) fn table(namespace: &str, entries: &[Entry]) -> String {
             table.add_row(row(&name(namespace, entry), holder));
         }
     }
-    output::lines(&mut table)
+    output::lines(&table)
 }
 
 fn row(name: &str, holder: &Holder) -> [String; 7] {

@@ -33,6 +33,8 @@ mod record;
 mod report;
 mod request;
 mod status;
+#[cfg(feature = "otel")]
+mod trace;
 
 /// Waits for the key, or takes on the lease that was handed over by `from`, runs the command under it, gives it back, and
 /// tells how that went.
@@ -352,6 +354,8 @@ fn environment(
             None => environment.remove(name),
         }
     }
+    #[cfg(feature = "otel")]
+    trace::hand_on(&mut environment);
     environment
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn stores(arguments: &Stores) -> Result<u8, Failure> {
             let what = if compiled { what } else { "not compiled in" };
             table.add_row([scheme, url, what]);
         }
-        output::lines(&mut table)
+        output::lines(&table)
     };
     output::print(&text).map(|()| exit::DONE)
 }

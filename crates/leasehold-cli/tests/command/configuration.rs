@@ -164,12 +164,12 @@ fn what_is_wrong_with_a_file_is_one_line() {
     let place = Place::new();
     let path = place.path("c.toml").display().to_string();
     for (content, part) in [
-        ("tll = '5s'", "line 1: unknown key \"tll\", did you mean \"ttl\"?: there are connect_timeout, "),
+        ("tll = '5s'", "line 1: unknown key \"tll\"; did you mean \"ttl\"? there are breaker, connect_timeout, "),
         ("ttl = '5s'\n[redis]\nhost = 'x'", "line 2: unknown key \"redis\": there are"),
         ("ttl = ", "line 1: "),
         ("password = 'hunter2", "line 1: "),
         ("store = 'nosuch://u:hunter2@h'", "unknown store \"nosuch\": choose one of memory: noop: sqlite:"),
-        ("store = 'sqlite:///x?tttl=4s'", "unknown option \"tttl\", did you mean \"ttl\"?"),
+        ("store = 'sqlite:///x?tttl=4s'", "unknown option \"tttl\"; did you mean \"ttl\"?"),
         ("store = ''", "no store is named: choose one of"),
         ("wait = 'soon'", &format!("invalid wait in {path}: invalid duration")),
         ("namespace = 'a b'", "invalid namespace"),

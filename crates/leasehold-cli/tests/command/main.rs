@@ -26,7 +26,9 @@ mod nested;
 mod operator;
 mod options;
 mod outage;
+mod packaging;
 mod passing;
+mod reading;
 mod redis;
 mod resume;
 mod schemas;
@@ -39,5 +41,6 @@ mod telling;
 mod terminal;
 #[path = "../support/terminal.rs"]
 mod terminal_support;
+mod transcripts;
 mod unread;
 mod waiting;

@@ -67,6 +67,27 @@ fn the_job_finds_its_lease_in_the_environment() {
 }
 
 #[test]
+#[cfg(feature = "otel")]
+fn the_job_belongs_to_the_trace_that_run_was_started_in() {
+    let place = Place::new();
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let script = "echo ${TRACEPARENT-none} ${TRACESTATE-none}";
+    for (given, state, found) in [
+        (parent, "a=1", format!("{parent} a=1")),
+        // A later version: what goes on is what is known of it.
+        ("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more", "", format!("{parent} none")),
+        ("malformed", "a=1", "none none".to_owned()),
+    ] {
+        let mut command = place.command(["run", "k", "--", "sh", "-c", script]);
+        command.env("TRACEPARENT", given).env("TRACESTATE", state);
+        assert_eq!(place.start(command).finish().expect(0).stdout.trim(), found);
+    }
+    let mut command = place.command(["run", "k", "--", "sh", "-c", script]);
+    command.env_remove("TRACEPARENT").env_remove("TRACESTATE");
+    assert_eq!(place.start(command).finish().expect(0).stdout.trim(), "none none");
+}
+
+#[test]
 fn each_run_has_a_higher_fencing_token() {
     let place = Place::new();
     let script = "echo $LEASEHOLD_FENCING_TOKEN";

@@ -1,80 +1,133 @@
 //! The objects that programs read have the fields that the manual shows, and no others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::support::{Place, wait_until};
+use crate::support::{BINARY, Place};
 
 const MANUAL: &str = include_str!("../../../../docs/cli.md");
 
-/// Every field of an object and of those in it, without the values; an empty list shows nothing.
-fn fields(value: &Value, place: &str, found: &mut Vec<String>) {
-    match value {
-        Value::Object(object) => {
-            for (name, value) in object {
-                let place = format!("{place}.{name}");
-                found.push(place.clone());
-                fields(value, &place, found);
-            }
+/// The fields of an object and of those in it, each with the kind of its value; null is of any kind.
+type Shape = BTreeMap<String, &'static str>;
+
+fn fields(value: &Value, place: &str, found: &mut Shape) {
+    let kind = match value {
+        Value::Null => "any",
+        Value::Bool(_) => "truth",
+        Value::Number(_) => "number",
+        Value::String(_) => "text",
+        Value::Array(values) => {
+            values.iter().for_each(|value| fields(value, &format!("{place}[]"), found));
+            "list"
         }
-        Value::Array(values) => values.iter().for_each(|value| fields(value, &format!("{place}[]"), found)),
-        _ => {}
+        Value::Object(object) => {
+            object.iter().for_each(|(name, value)| fields(value, &format!("{place}.{name}"), found));
+            "object"
+        }
+    };
+    // Of several in a list one may know what others do not.
+    let known = found.entry(place.to_owned()).or_insert(kind);
+    if *known == "any" {
+        *known = kind;
     }
 }
 
-fn shape(value: &Value) -> Vec<String> {
-    let mut found = Vec::new();
+fn shape(value: &Value) -> Shape {
+    let mut found = Shape::new();
     fields(value, "", &mut found);
-    found.sort();
-    found.dedup();
     found
 }
 
-/// The objects that the manual shows, by schema.
-fn shown() -> BTreeMap<String, Vec<String>> {
-    MANUAL
-        .split("```json\n")
-        .skip(1)
-        .map(|block| serde_json::from_str::<Value>(block.split("```").next().unwrap()).unwrap())
-        .map(|value| (value["schema"].as_str().unwrap().to_owned(), shape(&value)))
-        .collect()
+/// The schema, and the event where there are several.
+fn name(value: &Value) -> String {
+    let event = value["event"].as_str().map(|event| format!(" {event}"));
+    format!("{}{}", value["schema"].as_str().unwrap(), event.unwrap_or_default())
+}
+
+/// The objects that the manual shows, by name.
+fn shown() -> BTreeMap<String, Shape> {
+    let mut shown = BTreeMap::new();
+    for block in MANUAL.split("```json\n").skip(1) {
+        let value: Value = serde_json::from_str(block.split("```").next().unwrap()).unwrap();
+        assert!(shown.insert(name(&value), shape(&value)).is_none(), "{} is shown twice", name(&value));
+    }
+    shown
+}
+
+/// What is compared with the manual.
+struct Manual {
+    shown: BTreeMap<String, Shape>,
+    seen: BTreeSet<String>,
+}
+
+impl Manual {
+    /// An object has the fields that are shown, and no others; `extra` are those that the manual does not repeat.
+    fn check(&mut self, text: &str, extra: &Shape) {
+        let value: Value = serde_json::from_str(text).unwrap();
+        let name = name(&value);
+        let mut expected = self.shown.get(&name).unwrap_or_else(|| panic!("the manual does not show {name}")).clone();
+        expected.extend(extra.iter().map(|(place, kind)| (place.clone(), *kind)));
+        let found = shape(&value);
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}: {text}");
+        for (place, kind) in &found {
+            let shown = expected[place];
+            assert!(
+                *kind == shown || [*kind, shown].contains(&"any"),
+                "{name}{place} is {kind}, shown is {shown}: {text}"
+            );
+        }
+        self.seen.insert(name);
+    }
+
+    fn is(&mut self, text: &str) {
+        self.check(text, &Shape::new());
+    }
 }
 
 #[test]
 fn what_programs_read_is_what_the_manual_shows() {
     let place = Place::new();
-    let manual = shown();
-    let check = |text: &str, extra: &[&str]| {
-        let value: Value = serde_json::from_str(text).unwrap();
-        let schema = value["schema"].as_str().unwrap().to_owned();
-        let mut expected = manual.get(&schema).unwrap_or_else(|| panic!("the manual does not show {schema}")).clone();
-        expected.extend(extra.iter().map(|&field| field.to_owned()));
-        expected.sort();
-        expected.dedup();
-        assert_eq!(shape(&value), expected, "{schema}");
-        schema
-    };
-    let mut seen = Vec::new();
-    let held = place.run(["acquire", "k", "--ttl", "1h", "--format", "json"]).expect(0).stdout;
-    seen.push(check(&held, &[]));
-    check(&place.run(["acquire", "k", "-n", "--ttl", "1h", "--format", "json"]).expect(75).stdout, &[]);
-    check(&place.run(["acquire", "k", "--ttl", "9d", "--format", "json"]).expect(65).stdout, &[]);
-    seen.push(check(&place.run(["show", "k", "--json"]).expect(0).stdout, &[]));
+    let mut manual = Manual { shown: shown(), seen: BTreeSet::new() };
+    manual.is(&place
+        .run(["acquire", "k", "--ttl", "1h", "--reason", "r", "--label", "a=b", "--format", "json"])
+        .expect(0)
+        .stdout);
+    manual.is(&place.run(["acquire", "k", "-n", "--ttl", "1h", "--format", "json"]).expect(75).stdout);
+    manual.is(&place.run(["acquire", "k", "--ttl", "9d", "--format", "json"]).expect(65).stdout);
+    manual.is(&place.run(["show", "k", "--json"]).expect(0).stdout);
     // What is shown once is not repeated.
-    let holders: Vec<_> = manual["leasehold.show/1"].iter().filter(|field| field.starts_with(".holders[].")).collect();
-    let holder: Vec<_> = holders.iter().map(|field| field.replace(".holders[]", ".holder")).collect();
-    let holders: Vec<_> = holders.iter().map(|field| field.as_str()).collect();
-    let holder: Vec<_> = holder.iter().map(String::as_str).collect();
-    seen.push(check(&place.run(["list", "--json"]).expect(0).stdout, &holders));
-    seen.push(check(&place.run(["force-release", "k", "--yes", "--json"]).expect(0).stdout, &holder));
-    seen.push(check(&place.run(["doctor", "--json"]).expect(0).stdout, &[]));
-    seen.push(check(&place.run(["bench", "--count", "2", "--json"]).expect(0).stdout, &[]));
-    seen.push(check(&place.run(["stores", "--json"]).expect(0).stdout, &[]));
-    seen.push(check(&place.run(["version", "--json"]).expect(0).stdout, &[]));
-    place.run(["run", "k", "--report", "report", "--", "true"]).expect(0);
-    wait_until("the report is there", || !place.read("report").is_empty());
-    seen.push(check(&place.read("report"), &[]));
-    seen.sort();
-    assert_eq!(seen, manual.keys().cloned().collect::<Vec<_>>());
+    let under = |place: &str| -> Shape {
+        let holders = manual.shown["leasehold.show/1"].iter().filter(|(field, _)| field.starts_with(".holders[]."));
+        holders.map(|(field, kind)| (field.replace(".holders[]", place), *kind)).collect()
+    };
+    let (holders, holder) = (under(".holders[]"), under(".holder"));
+    manual.check(&place.run(["list", "--json"]).expect(0).stdout, &holders);
+    manual.check(&place.run(["force-release", "k", "--yes", "--reason", "r", "--json"]).expect(0).stdout, &holder);
+    manual.is(&place.run(["doctor", "--json"]).expect(0).stdout);
+    manual.is(&place.run(["bench", "--count", "2", "--json"]).expect(0).stdout);
+    manual.is(&place.run(["stores", "--json"]).expect(0).stdout);
+    manual.is(&place.run(["version", "--json"]).expect(0).stdout);
+    manual.is(&place.run(["config", "show", "--json"]).expect(0).stdout);
+    manual.is(&place.run(["run", "k", "--log-format", "json", "--", "no-such-program"]).expect(127).stderr);
+    assert_eq!(manual.seen.len() + 5, manual.shown.len(), "what follows is the rest");
+}
+
+#[test]
+fn what_run_reports_is_what_the_manual_shows() {
+    let place = Place::new();
+    let mut manual = Manual { shown: shown(), seen: BTreeSet::new() };
+    let job = "run k --ttl 600ms --renew-every 100ms --report report --status-fd 3";
+    // It ends when it was renewed.
+    let script = format!("{BINARY} {job} -- sh -c 'until grep -q renewed status; do sleep 0.02; done' 3>status");
+    place.start(place.program(["sh", "-c", &script])).finish().expect(0);
+    let lines = place.read("status");
+    lines.lines().for_each(|line| manual.is(line));
+    manual.is(&place.read("report"));
+    let lost = format!("{BINARY} run k --ttl 500ms --no-renew --status-fd 3 -- sleep 60 3>status");
+    place.start(place.program(["sh", "-c", &lost])).finish().expect(79);
+    let lines = place.read("status");
+    lines.lines().for_each(|line| manual.is(line));
+    assert!(lines.contains("\"event\":\"lost\""), "{lines}");
+    assert_eq!(manual.seen.len(), 5);
 }

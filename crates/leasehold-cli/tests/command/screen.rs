@@ -1,6 +1,7 @@
 //! What people on a terminal see of the operator's commands.
 
-use crate::support::{BINARY, Place};
+use crate::across::owner_files;
+use crate::support::{BINARY, Place, wait_until};
 use crate::terminal_support::Terminal;
 
 fn on_80_columns(place: &Place, script: &str) -> Terminal {
@@ -20,6 +21,7 @@ fn people_are_told_how_to_end_what_they_have() {
         terminal.expect("  end it   leasehold release ");
         assert_eq!(terminal.finish().0, Some(0));
     }
+    wait_until("only one is held", || owner_files(&place) == 1);
     let terminal = on_80_columns(&place, "leasehold release deploy -v --owner-file state/leasehold/owners/*");
     terminal.expect("\"deploy\" was given back");
 }

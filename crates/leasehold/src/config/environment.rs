@@ -6,12 +6,14 @@ use std::fs;
 use std::path::Path;
 
 use super::source::{Said, Source};
+use super::words::{length_or_off, switch};
 use super::{Config, invalid, parse_wait, positive};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Config {
     /// Settings from the variables whose names begin with `prefix`: `PREFIX_STORE`, `PREFIX_NAMESPACE`, `PREFIX_TTL`,
-    /// `PREFIX_WAIT`, `PREFIX_OP_TIMEOUT`, `PREFIX_CONNECT_TIMEOUT`, `PREFIX_PASSWORD`.
+    /// `PREFIX_WAIT`, `PREFIX_OP_TIMEOUT`, `PREFIX_CONNECT_TIMEOUT`, `PREFIX_RETRY`, `PREFIX_BREAKER`, `PREFIX_OWN_RUNTIME`,
+    /// `PREFIX_PASSWORD`.
     ///
     /// `PREFIX_STORE_FILE` and `PREFIX_PASSWORD_FILE` name files that hold the value, as secrets are passed to
     /// containers. An empty variable counts as absent, but for `PREFIX_NAMESPACE`, which may be empty. A malformed
@@ -39,6 +41,9 @@ impl Config {
         let length = |suffix: &str| {
             said_something(suffix).map(|(text, source)| Said::of(text.and_then(|text| positive(&text)), source))
         };
+        let length_or_off = |suffix: &str| {
+            said_something(suffix).map(|(text, source)| Said::of(text.and_then(|text| length_or_off(&text)), source))
+        };
         let store = match (said_something("STORE"), said_something("STORE_FILE")) {
             (Some(_), Some((_, source))) => {
                 Some(Said::of(Err(invalid(format!("{prefix}_STORE is set as well: keep one"))), source))
@@ -55,6 +60,10 @@ impl Config {
                 .map(|(text, source)| Said::of(text.and_then(|text| parse_wait(&text)), source)),
             op_timeout: length("OP_TIMEOUT"),
             connect_timeout: length("CONNECT_TIMEOUT"),
+            retry: length_or_off("RETRY"),
+            breaker: length_or_off("BREAKER"),
+            own_runtime: said_something("OWN_RUNTIME")
+                .map(|(text, source)| Said::of(text.and_then(|text| switch(&text)), source)),
             password: said_something("PASSWORD").map(|(text, source)| Said::of(text, source)),
             password_file: said_something("PASSWORD_FILE").map(|(text, source)| Said::of(text.map(Into::into), source)),
         }

@@ -9,11 +9,23 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::source::{Said, Source};
+use super::words::{length_or_off, switch};
 use super::{Config, invalid, named, near, parse_wait, positive};
 use crate::error::{Error, ErrorKind, Result};
 
-const KEYS: [&str; 8] =
-    ["connect_timeout", "namespace", "op_timeout", "password", "password_file", "store", "ttl", "wait"];
+const KEYS: [&str; 11] = [
+    "breaker",
+    "connect_timeout",
+    "namespace",
+    "op_timeout",
+    "own_runtime",
+    "password",
+    "password_file",
+    "retry",
+    "store",
+    "ttl",
+    "wait",
+];
 
 impl Config {
     /// Settings from TOML.
@@ -85,6 +97,9 @@ impl<'de> Visitor<'de> for Keys {
                 "op_timeout" => config.op_timeout.replace(said(length(&mut map)?)).is_some(),
                 "connect_timeout" => config.connect_timeout.replace(said(length(&mut map)?)).is_some(),
                 "wait" => config.wait.replace(said(parse_wait(&map.next_value::<Length>()?.0))).is_some(),
+                "retry" => config.retry.replace(said(length_or_off(&map.next_value::<Length>()?.0))).is_some(),
+                "breaker" => config.breaker.replace(said(length_or_off(&map.next_value::<Length>()?.0))).is_some(),
+                "own_runtime" => config.own_runtime.replace(said(switch(&map.next_value::<Switch>()?.0))).is_some(),
                 "password" => config.password.replace(said(Ok(map.next_value::<Text>()?.0))).is_some(),
                 _ => {
                     let path = map.next_value::<Text>()?.0;
@@ -124,8 +139,8 @@ impl<'de> Deserialize<'de> for Key {
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
                 KEYS.into_iter().find(|known| *known == name).map(Key).ok_or_else(|| {
                     let near = near(name, &KEYS);
-                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
-                    E::custom(format_args!("unknown key{}{meant}: there are {}", named(name, near), KEYS.join(", ")))
+                    let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near:?}? "));
+                    E::custom(format_args!("unknown key{}{meant}there are {}", named(name, near), KEYS.join(", ")))
                 })
             }
         }
@@ -162,6 +177,33 @@ impl<'de> Deserialize<'de> for Text {
 
             fn visit_f64<E: de::Error>(self, _: f64) -> Result<Text, E> {
                 Err(E::custom("a number, expected a text in quotes"))
+            }
+        }
+
+        deserializer.deserialize_any(Written)
+    }
+}
+
+/// On or off, as it was written.
+struct Switch(String);
+
+impl<'de> Deserialize<'de> for Switch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl Visitor<'_> for Written {
+            type Value = Switch;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true or false")
+            }
+
+            fn visit_bool<E: de::Error>(self, is_on: bool) -> Result<Switch, E> {
+                Ok(Switch(is_on.to_string()))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Switch, E> {
+                Ok(Switch(text.to_owned()))
             }
         }
 
@@ -211,7 +253,7 @@ mod tests {
     #[test]
     fn a_file_is_read_strictly_and_without_telling_its_content() {
         for (text, says) in [
-            ("tll = '5s'", "line 1: unknown key \"tll\", did you mean \"ttl\"?: there are connect_timeout"),
+            ("tll = '5s'", "line 1: unknown key \"tll\"; did you mean \"ttl\"? there are breaker, connect_timeout"),
             ("ttl = '5s'\nttl = '6s'", "line 2: "),
             ("ttl = '5s'\n\n[redis]\nhost = 'hunter2'", "line 3: unknown key \"redis\": there are"),
             ("ttl = true", "line 1: "),
@@ -240,10 +282,12 @@ mod tests {
     #[test]
     fn every_key_is_taken() {
         let text = "store = ' Memory '\nnamespace = ''\nttl = 20\nwait = 1.5\nop_timeout = '2s'\n\
-                    connect_timeout = '1m'\npassword_file = '/run/x'\npassword = 'x'";
+                    connect_timeout = '1m'\nretry = 'off'\nbreaker = 10\nown_runtime = true\npassword_file = '/run/x'\npassword = 'x'";
         let resolved = Config::from_toml(text).unwrap().resolve().unwrap();
         assert_eq!((resolved.ttl.as_secs(), resolved.namespace.as_str()), (20, ""));
         assert_eq!(resolved.wait, crate::Wait::UpTo(Duration::from_millis(1500)));
+        let in_front = (resolved.retry, resolved.breaker, resolved.own_runtime);
+        assert_eq!(in_front, (None, Some(Duration::from_secs(10)), true));
     }
 
     #[test]
@@ -257,5 +301,14 @@ mod tests {
         let said = config.resolve().unwrap_err().to_string();
         assert!(said.contains(&format!("invalid ttl in {}: ", path.display())), "{said}");
         assert!(Config::default().ttl(crate::DEFAULT_TTL).or(config).resolve().is_ok());
+    }
+
+    /// As part of what a program reads for itself.
+    #[test]
+    fn settings_stand_inside_of_others() {
+        let service: std::collections::HashMap<String, Config> =
+            toml::from_str("[locks]\nstore = ' MEMORY '\nown_runtime = 'off'").unwrap();
+        assert_eq!(service["locks"].resolve().unwrap().store, " MEMORY ");
+        assert!(toml::from_str::<std::collections::HashMap<String, Config>>("[locks]\nstroe = 'x'").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! What settings come to: one value for each, checked, and the store that they open.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::source::Said;
@@ -9,6 +10,10 @@ use super::{Config, invalid, redacted, value};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::options::{DEFAULT_TTL, MAX_OPERATION_LIMIT, MAX_TTL, MIN_TTL, Wait};
+use crate::own_runtime::OwnRuntime;
+use crate::store::breaker::{Breaker, DEFAULT_PATIENCE};
+use crate::store::retry::Retry;
+use crate::store::{SharedStore, Store};
 use crate::types::{DEFAULT_NAMESPACE, check_namespace};
 
 /// What holds in the end.
@@ -27,6 +32,12 @@ pub struct Resolved {
     pub op_timeout: Duration,
     /// How long opening the store may take; `None` = as long as the store lets it.
     pub connect_timeout: Option<Duration>,
+    /// For how long requests are retried that were surely not applied; `None` = they are not.
+    pub retry: Option<Duration>,
+    /// How long the circuit breaker stays open; `None` = there is none.
+    pub breaker: Option<Duration>,
+    /// Whether the store's connections and the renewals have a thread of their own.
+    pub own_runtime: bool,
     /// For a URL that takes a password and may hold none.
     password: Option<String>,
 }
@@ -43,22 +54,50 @@ impl Resolved {
     ///
     /// A file may have been created if the future is dropped; nothing else remains.
     pub async fn open(&self) -> Result<LockManagerBuilder> {
-        let opening = async {
-            let parts = Parts::parse(&self.store)?;
-            let Some(limit) = self.connect_timeout else {
-                return parts.open(self.password.clone()).await;
-            };
-            tokio::time::timeout(limit, parts.open(self.password.clone())).await.unwrap_or_else(|_| {
-                let message = format!("no answer within the connect_timeout of {limit:?}");
-                Err(Error::new(ErrorKind::Unavailable, message))
-            })
+        let opened = async {
+            if !self.own_runtime {
+                return Ok((self.open_store().await?, None));
+            }
+            // The connections belong to the runtime in which they are opened.
+            let (runtime, this) = (OwnRuntime::start()?, self.clone());
+            let store = runtime.run(async move { this.open_store().await }).await??;
+            Ok((store, Some(runtime)))
         };
-        let store = opening.await.map_err(|error| error.during(Operation::Connect))?;
-        Ok(LockManager::builder(store)
+        let (store, runtime) = opened.await.map_err(|error: Error| error.during(Operation::Connect))?;
+        let builder = LockManager::builder(store.through(|store| self.in_front(store)))
             .namespace(&self.namespace)
             .ttl(self.ttl)
             .wait(self.wait)
-            .operation_limit(self.op_timeout))
+            .operation_limit(self.op_timeout);
+        Ok(match runtime {
+            Some(runtime) => builder.own_runtime(runtime),
+            None => builder,
+        })
+    }
+
+    async fn open_store(&self) -> Result<SharedStore> {
+        let parts = Parts::parse(&self.store)?;
+        let Some(limit) = self.connect_timeout else {
+            return parts.open(self.password.clone()).await;
+        };
+        tokio::time::timeout(limit, parts.open(self.password.clone())).await.unwrap_or_else(|_| {
+            let message = format!("no answer within the connect_timeout of {limit:?}");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })
+    }
+
+    /// Puts in front of the store what the settings ask for: the breaker outside, since it should not count retries.
+    fn in_front(&self, mut store: Arc<dyn Store>) -> Arc<dyn Store> {
+        if let Some(within) = self.retry {
+            // The engine would not hear the last answer otherwise.
+            store = Arc::new(Retry::from_arc(store).within(within.min(self.op_timeout * 3 / 4)));
+        }
+        if let Some(pause) = self.breaker {
+            // A store that hangs would not be noticed otherwise.
+            let patience = DEFAULT_PATIENCE.min(self.op_timeout / 2);
+            store = Arc::new(Breaker::from_arc(store).pause(pause).patience(patience));
+        }
+        store
     }
 }
 
@@ -98,7 +137,13 @@ impl Config {
         let ttl = value(ttl.map(in_range), "ttl", ErrorKind::InvalidInput)?;
         let op_timeout = self.chosen(&self.op_timeout, options.op_timeout);
         let connect_timeout = self.chosen(&self.connect_timeout, options.connect_timeout);
+        let retry = value(self.chosen(&self.retry, options.retry), "retry", ErrorKind::InvalidConfig)?;
+        let breaker = value(self.chosen(&self.breaker, options.breaker), "breaker", ErrorKind::InvalidConfig)?;
+        let own_runtime = self.chosen(&self.own_runtime, options.own_runtime);
         Ok(Resolved {
+            retry: retry.filter(|within| !within.is_zero()),
+            breaker: breaker.filter(|pause| !pause.is_zero()),
+            own_runtime: value(own_runtime, "own_runtime", ErrorKind::InvalidConfig)?.unwrap_or(false),
             namespace: namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
             ttl: ttl.unwrap_or(DEFAULT_TTL),
             wait: value(self.wait.clone(), "wait", ErrorKind::InvalidConfig)?.unwrap_or(Wait::Forever),

@@ -9,7 +9,7 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("", "no store is named: choose one of memory: noop:"),
         ("  \n", "no store is named"),
         ("nats://u:hunter2@h", "unknown store \"nats\": choose one of"),
-        ("memry:", "unknown store \"memry\", did you mean memory:?: choose one of"),
+        ("memry:", "unknown store \"memry\"; did you mean memory:? choose one of"),
         ("Sqlit:///x", "did you mean sqlite:?"),
         ("/tmp/hunter2.db", "the store has no scheme: choose one of"),
         ("/tmp/hunter2.db", "a file is sqlite:///path"),
@@ -17,19 +17,25 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("u@hunter2:6379", "the store has no scheme"),
         ("memory:hunter2", "\"memory\" takes nothing but options"),
         ("noop://hunter2", "\"noop\" takes nothing but options"),
-        ("memory:?tll=5s", "unknown option \"tll\", did you mean \"ttl\"?: there are connect_timeout, namespace"),
-        ("memory:?password=hunter2", "unknown option \"password\": there are connect_timeout, namespace"),
+        (
+            "memory:?tll=5s",
+            "unknown option \"tll\"; did you mean \"ttl\"? there are breaker, connect_timeout, namespace",
+        ),
+        ("memory:?password=hunter2", "unknown option \"password\": there are breaker, connect_timeout, namespace"),
         ("memory:?ttl=soon", "option \"ttl\": invalid duration \"soon\": write it like 30s"),
         ("memory:?ttl=", "option \"ttl\": invalid duration"),
         ("memory:?ttl=0", "option \"ttl\": it must be longer than zero"),
         ("memory:?ttl=-5s", "option \"ttl\": invalid duration"),
         ("memory:?op_timeout=0s", "option \"op_timeout\": it must be longer than zero"),
         ("memory:?ttl=5s&ttl=6s", "option \"ttl\" is given twice"),
+        ("memory:?retry=-1s", "option \"retry\": invalid duration"),
+        ("memory:?breaker=10s&breaker=off", "option \"breaker\" is given twice"),
+        ("memory:?own_runtime=perhaps", "option \"own_runtime\": neither on nor off"),
         ("memory:?namespace=a:b", "invalid namespace"),
         ("memory:#hunter2", "write %23"),
         ("hunter2:x", "unknown store: choose one of"),
-        ("memory:?hunter2", "unknown option: there are connect_timeout, namespace"),
-        ("memory:?password%3Dhunter2", "unknown option: there are connect_timeout, namespace"),
+        ("memory:?hunter2", "unknown option: there are breaker, connect_timeout, namespace"),
+        ("memory:?password%3Dhunter2", "unknown option: there are breaker, connect_timeout, namespace"),
         ("memory:?ttl=a-very-long-text-hunter2", "invalid duration \"a-very-long-text\": write"),
     ] {
         let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
@@ -122,6 +128,8 @@ fn every_setting_is_described_without_secrets() {
         ("APP_NAMESPACE", ""),
         ("APP_CONNECT_TIMEOUT", ""),
         ("APP_OP_TIMEOUT", "hunter2"),
+        ("APP_BREAKER", "10s"),
+        ("APP_OWN_RUNTIME", " On "),
     ]);
     let text: Vec<_> = config
         .describe()
@@ -137,6 +145,9 @@ fn every_setting_is_described_without_secrets() {
             "wait=forever default",
             "op_timeout=invalid $APP_OP_TIMEOUT",
             "connect_timeout= default",
+            "retry=off default",
+            "breaker=10s $APP_BREAKER",
+            "own_runtime=on $APP_OWN_RUNTIME",
             "password=*** $APP_PASSWORD",
             "password_file= default",
         ]
@@ -206,4 +217,32 @@ async fn a_manager_gets_what_was_said() {
     let config = Config::from_url(" MEMORY ").namespace("app").ttl(Duration::from_secs(3)).wait(Wait::No);
     let locks = config.connect().await.unwrap();
     assert_eq!((locks.namespace(), locks.ttl()), ("app", Duration::from_secs(3)));
+}
+
+#[tokio::test]
+async fn a_manager_of_settings_names_its_store_or_says_which_there_are() {
+    let locks = LockManager::from_config(&Config::from_url("\t Memory :?breaker=10s".trim_end())).await;
+    assert!(locks.is_ok(), "{locks:?}");
+    for url in ["", "  ", "rediss-cluster", "mysql://h"] {
+        let text = LockManager::from_config(&Config::from_url(url)).await.unwrap_err().to_string();
+        assert!(text.contains("choose one of memory: noop:"), "{url}: {text}");
+    }
+}
+
+#[test]
+fn what_stands_in_front_of_a_store_is_off_unless_asked_for() {
+    let second = Duration::from_secs(1);
+    let plain = Config::from_url("memory").resolve().unwrap();
+    assert_eq!((plain.retry, plain.breaker, plain.own_runtime), (None, None, false));
+    let config = Config::from_url("memory:?retry=2s&breaker=10&own_runtime=true");
+    let asked = config.resolve().unwrap();
+    assert_eq!((asked.retry, asked.breaker, asked.own_runtime), (Some(second * 2), Some(second * 10), true));
+    // A higher place can switch off what a lower one asks for.
+    for lower in [config, Config::from_url("memory").retry(second).breaker(second).own_runtime(true)] {
+        let off = from(&[("APP_RETRY", "off"), ("APP_BREAKER", "0"), ("APP_OWN_RUNTIME", "no")]);
+        let resolved = off.or(lower).resolve().unwrap();
+        assert_eq!((resolved.retry, resolved.breaker, resolved.own_runtime), (None, None, false));
+    }
+    let error = from(&[("APP_STORE", "memory"), ("APP_BREAKER", "soon")]).resolve().unwrap_err();
+    assert!(error.to_string().contains("invalid breaker in $APP_BREAKER"), "{error}");
 }

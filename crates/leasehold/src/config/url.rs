@@ -9,8 +9,9 @@ use super::environment::read;
 use super::redact::{is_scheme, split_at_mark};
 #[cfg(feature = "redis")]
 use super::redlock;
+use super::words::{length_or_off, switch};
 use super::{Options, invalid, named, near, positive};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::SharedStore;
 use crate::store::memory::MemoryStore;
 use crate::store::noop::NoopStore;
@@ -62,7 +63,7 @@ pub(super) static SCHEMES: [Scheme; 13] = {
 };
 
 /// The options of every scheme.
-const OPTIONS: [&str; 4] = ["connect_timeout", "namespace", "op_timeout", "ttl"];
+const OPTIONS: [&str; 7] = ["breaker", "connect_timeout", "namespace", "op_timeout", "own_runtime", "retry", "ttl"];
 
 /// Those that take a password take this option.
 const PASSWORD_FILE: &str = "password_file";
@@ -98,8 +99,8 @@ impl<'a> Parts<'a> {
             }
             None => {
                 let near = near(&scheme, &SCHEMES.each_ref().map(|known| known.name));
-                let meant = near.map_or(String::new(), |near| format!(", did you mean {near}:?"));
-                return Err(invalid(format!("unknown store{}{meant}: {}", named(&scheme, near), choices())));
+                let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near}:? "));
+                return Err(invalid(format!("unknown store{}{meant}{}", named(&scheme, near), choices())));
             }
             Some(Scheme { is_compiled: false, feature, .. }) => {
                 return Err(invalid(format!(
@@ -216,9 +217,10 @@ pub(super) fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
 
 fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
     let mut options = Options::default();
-    let length = |name: &str, value: &str| -> Result<Duration> {
-        positive(value).map_err(|error| invalid(format!("option {name:?}: {}", error.message())))
-    };
+    let in_option = |name: &str, error: &Error| invalid(format!("option {name:?}: {}", error.message()));
+    let length =
+        |name: &str, value: &str| -> Result<Duration> { positive(value).map_err(|error| in_option(name, &error)) };
+    let length_or_off = |name: &str, value: &str| length_or_off(value).map_err(|error| in_option(name, &error));
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         let is_repeated = match &*name {
             "namespace" => {
@@ -228,6 +230,12 @@ fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
             "ttl" => options.ttl.replace(length(&name, &value)?).is_some(),
             "op_timeout" => options.op_timeout.replace(length(&name, &value)?).is_some(),
             "connect_timeout" => options.connect_timeout.replace(length(&name, &value)?).is_some(),
+            "retry" => options.retry.replace(length_or_off(&name, &value)?).is_some(),
+            "breaker" => options.breaker.replace(length_or_off(&name, &value)?).is_some(),
+            "own_runtime" => {
+                let is_on = switch(&value).map_err(|error| in_option(&name, &error))?;
+                options.own_runtime.replace(is_on).is_some()
+            }
             _ => match scheme.options.iter().find(|own| **own == name) {
                 Some(own) => {
                     let is_repeated = options.own.iter().any(|(known, _)| known == own);
@@ -238,9 +246,9 @@ fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
                     let mut known = [&OPTIONS, scheme.options].concat();
                     known.sort_unstable();
                     let near = near(&name, &known);
-                    let meant = near.map_or(String::new(), |near| format!(", did you mean {near:?}?"));
+                    let meant = near.map_or(": ".to_owned(), |near| format!("; did you mean {near:?}? "));
                     let known = known.join(", ");
-                    return Err(invalid(format!("unknown option{}{meant}: there are {known}", named(&name, near))));
+                    return Err(invalid(format!("unknown option{}{meant}there are {known}", named(&name, near))));
                 }
             },
         };

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::Lock;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
 use crate::guard::LockGuard;
 use crate::lease::Lease;
+use crate::observe::{Event, Resumed, outcome};
 use crate::store::Claim;
 use crate::types::{Key, OwnerToken};
 use crate::undo::{Target, Undo};
@@ -29,8 +31,26 @@ impl Lock {
     /// If dropped, the lease goes back, in the background, to the token it came with, for the ttl of this lock.
     pub async fn resume(&self, owner: &OwnerToken) -> Result<LockGuard> {
         let (engine, key) = (&self.engine, self.key()?);
-        let span = tracing::debug_span!("lock.resume", key = key.name(), store = engine.store().name());
-        let resumed = self.transfer_from(key, owner).instrument(span).await;
+        let span = tracing::debug_span!(
+            "lock.resume",
+            namespace = key.namespace(),
+            key = key.name(),
+            store = engine.store().name(),
+            ttl = self.ttl.as_secs_f64(),
+            owner = Empty,
+            fencing = Empty,
+            outcome = Empty,
+        );
+        let called = engine.clock.now();
+        let resumed = self.transfer_from(key, owner).instrument(span.clone()).await;
+        if let Ok(lease) = &resumed {
+            let (waited, fencing) = (engine.clock.now().since(called), lease.fencing);
+            engine.teller.note(|store| Event::Resumed(Resumed { store, key: key.clone(), waited, fencing }));
+        }
+        if !span.is_disabled() {
+            resumed.iter().for_each(|lease| lease.record_on(&span));
+            span.record("outcome", resumed.as_ref().err().map_or(outcome::RESUMED, |error| error.kind().as_str()));
+        }
         engine.reported(resumed.map(LockGuard::new), Operation::Transfer, Some(key))
     }
 

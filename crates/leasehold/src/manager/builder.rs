@@ -8,9 +8,10 @@ use crate::clock::Clock;
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::holder;
-use crate::observe::{Observer, Silent};
+use crate::observe::Observer;
 use crate::options::{Backoff, DEFAULT_MAX_WAITERS, DEFAULT_TTL, MAX_OPERATION_LIMIT, Margin, Renew, Wait};
-use crate::store::{Fencing, HolderInfo, Scope, SharedStore};
+use crate::own_runtime::OwnRuntime;
+use crate::store::{Fencing, HolderInfo, Hosted, Scope, SharedStore};
 use crate::types::{DEFAULT_NAMESPACE, check_namespace};
 
 /// Options of a [`LockManager`].
@@ -19,7 +20,8 @@ use crate::types::{DEFAULT_NAMESPACE, check_namespace};
 pub struct LockManagerBuilder {
     store: SharedStore,
     clock: Clock,
-    observer: Arc<dyn Observer>,
+    observers: Vec<Arc<dyn Observer>>,
+    own_runtime: Option<OwnRuntime>,
     settings: Settings,
     scope: Scope,
     fencing: Fencing,
@@ -30,7 +32,8 @@ impl LockManagerBuilder {
         Self {
             store,
             clock: Clock::system(),
-            observer: Arc::new(Silent),
+            observers: Vec::new(),
+            own_runtime: None,
             settings: Settings {
                 namespace: DEFAULT_NAMESPACE.to_owned(),
                 ttl: DEFAULT_TTL,
@@ -109,9 +112,18 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets who is told of every event.
+    /// Adds an observer, which is told of every event.
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Has renewals and other background work done, and the store asked, on a thread of their own: whatever blocks the
+    /// runtime of the callers does not keep leases from being renewed. Each request takes a way to that thread and back.
+    ///
+    /// Connections that the store has opened already stay where they were opened, see [`OwnRuntime::run`].
+    pub fn own_runtime(mut self, runtime: OwnRuntime) -> Self {
+        self.own_runtime = Some(runtime);
         self
     }
 
@@ -181,6 +193,10 @@ impl LockManagerBuilder {
     }
 
     pub(super) fn assemble(self) -> LockManager {
-        LockManager { engine: Engine::new(self.store, self.clock, self.observer, self.settings) }
+        let store = match &self.own_runtime {
+            Some(runtime) => self.store.through(|store| Arc::new(Hosted::new(store, runtime.clone()))),
+            None => self.store,
+        };
+        LockManager { engine: Engine::new(store, self.clock, self.observers, self.own_runtime, self.settings) }
     }
 }

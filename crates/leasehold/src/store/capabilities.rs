@@ -9,6 +9,9 @@ use std::time::Duration;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
+    /// Whether it can lock at all. A store that cannot answers every call with
+    /// [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub locks: bool,
     /// How far exclusion reaches.
     pub scope: Scope,
     /// What ends a lease whose holder is silent.
@@ -36,9 +39,17 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// A store that cannot lock: it promises nothing and refuses every call.
+    pub const fn none() -> Self {
+        let mut none = Self::new(Scope::None);
+        none.locks = false;
+        none
+    }
+
     /// Exclusion within `scope` by ttls of the store's own clock, in steps of a millisecond; nothing else promised.
     pub const fn new(scope: Scope) -> Self {
         Self {
+            locks: true,
             scope,
             expiry: Expiry::Ttl,
             time: TimeAuthority::Store,

@@ -23,13 +23,16 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
 pub(crate) use self::address::Address;
-use self::address::Place;
+use self::address::{Mode, Place};
 pub use self::advisory::PostgresAdvisoryStore;
+use self::ear::Hearing;
 use self::fault::Effect;
 use self::layout::{Facts, Names};
 use self::link::Link;
+pub use self::transaction::{lock_in_transaction, with_lock_in_transaction};
+use self::waiters::Telling;
 use self::wire::Parameter;
-use crate::clock::Clock;
+pub use self::xact::PostgresTransactionStore;
 use crate::error::{Error, Operation, Result};
 use crate::store::watches::Ear;
 use crate::store::{
@@ -41,19 +44,22 @@ use crate::types::{Key, OwnerToken};
 mod address;
 mod advisory;
 mod answer;
+mod backend;
+mod ear;
 mod fault;
 mod layout;
 mod link;
 mod marks;
 mod survey;
+mod sweep;
 mod tls;
+mod transaction;
+mod waiters;
 mod wire;
+mod xact;
 
 /// Leases that are extended by one statement; more of them wait for the answers to these.
 const BATCH: usize = 1000;
-
-/// One grant in so many is followed by a sweep of rows that nobody has used for a day.
-const SWEEP: u32 = 1000;
 
 /// A store that keeps leases in a table of PostgreSQL. Clones share its connections.
 #[derive(Clone)]
@@ -117,7 +123,7 @@ impl PostgresStore {
         Box::pin(async move {
             let link = Link::to(place, names).map_err(while_connecting)?;
             let (_, facts) = link.wire().await.map_err(while_connecting)?;
-            let hears = link.hear().await.map_err(while_connecting)? && facts.may_wait;
+            let hears = link.hear().await.map_err(while_connecting)? == Hearing::Works && facts.may_wait;
             Ok(Self { link, facts, waiting: if hears { Waiting::Hint } else { Waiting::Poll } })
         })
     }
@@ -134,30 +140,21 @@ impl PostgresStore {
     /// Answers with whether the mark was made, too.
     async fn marked_and_claimed(&self, claim: &Claim<'_>) -> Result<(bool, Result<Grant, Option<Duration>>)> {
         let (wire, _) = self.link.wire().await?;
-        let (call, sent) = (Call::of(claim), Clock::system().now());
-        let length = micros(marks::MARK);
-        let (marking, claiming) = (call.parameters(&[])[..1].to_vec(), call.parameters(&[]));
-        let marking = [marking, vec![(&length, Type::INT8)]].concat();
-        let (marked, claimed) = tokio::join!(biased;
-            wire.ask(&self.link.statements.mark, &marking),
+        let call = Call::of(claim);
+        let claiming = call.parameters(&[]);
+        let (is_marked, claimed) = tokio::join!(biased;
+            self.link.mark(&wire, call.key),
             wire.ask(&self.link.statements.acquire, &claiming),
         );
         let rows = claimed.map_err(|error| fault::of(error, Effect::Change))?;
-        if marked.is_ok() {
-            self.link.marks.add(claim.key.as_stored(), sent);
-        }
-        Ok((marked.is_ok(), answer::attempt(&rows, claim.ttl)?))
+        Ok((is_marked, answer::attempt(&rows, claim.ttl)?))
     }
 
     /// Notes that the key is held from now on.
-    fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
-        let (loss, doubt) = ear.hold(owner);
+    fn held(&self, ear: Ear, claim: &Claim<'_>, grant: Grant) -> Grant {
+        let (loss, doubt) = ear.hold(claim.owner);
+        self.link.sweep_now_and_then(claim.key.as_stored());
         self.link.settle(doubt.into_iter().collect());
-        if fastrand::u32(..SWEEP) == 0 {
-            let link = Arc::clone(&self.link);
-            // Nobody waits for it, and the next one does what this one does not.
-            tokio::spawn(async move { link.change(&link.statements.sweep, &[]).await.ok() });
-        }
         grant.loss(loss)
     }
 }
@@ -183,13 +180,15 @@ impl Store for PostgresStore {
         let key = claim.key.as_stored();
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.link.watches.listen(claim.key);
+        let may_mark = claim.waits && self.waiting == Waiting::Hint;
+        // A mark that comes later does not count for a release that came before it.
+        let mut is_marked = may_mark && self.link.marks.has(key);
         let mut answer = self.claimed(claim).await?;
-        let mut is_marked = claim.waits && self.waiting == Waiting::Hint && self.link.marks.has(key);
-        if answer.is_err() && claim.waits && self.waiting == Waiting::Hint && !is_marked {
+        if answer.is_err() && may_mark && !is_marked {
             (is_marked, answer) = self.marked_and_claimed(claim).await?;
         }
         Ok(match answer {
-            Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant)),
+            Ok(grant) => Attempt::Acquired(self.held(ear, claim, grant)),
             Err(left) => {
                 let mut contention = Contention::new();
                 contention.retry_after = left;
@@ -211,16 +210,19 @@ impl Store for PostgresStore {
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
         let (wire, _) = self.link.wire().await?;
-        let (stored, secret, told) = (key.as_stored(), owner.as_bytes(), self.link.released(key.as_stored()));
+        let (stored, secret) = (key.as_stored(), owner.as_bytes());
         let releasing: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&secret, Type::BYTEA)];
-        let telling: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&told, Type::TEXT)];
-        let (released, _) = tokio::join!(biased;
+        let telling = self.link.waiters.telling(stored);
+        let (released, ()) = tokio::join!(biased;
             wire.ask(&self.link.statements.release, &releasing),
-            wire.ask(&self.link.statements.tell, &telling),
+            self.link.tell(&wire, stored, telling),
         );
-        let released = released.map_err(|error| fault::of(error, Effect::Change))?;
+        let released = !released.map_err(|error| fault::of(error, Effect::Change))?.is_empty();
         self.link.watches.released(key, owner);
-        Ok(!released.is_empty())
+        if released && telling == Telling::Nobody {
+            self.link.tell_late(&wire, stored).await;
+        }
+        Ok(released)
     }
 
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
@@ -228,7 +230,7 @@ impl Store for PostgresStore {
         let (call, from) = (Call::of(claim), from.as_bytes());
         let rows = self.link.change(&self.link.statements.transfer, &call.parameters(&[(&from, Type::BYTEA)])).await?;
         let grant = rows.first().map(|row| answer::grant(row, 0, claim.ttl)).transpose()?;
-        Ok(grant.map(|grant| self.held(ear, claim.owner, grant)))
+        Ok(grant.map(|grant| self.held(ear, claim, grant)))
     }
 
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
@@ -303,10 +305,10 @@ impl fmt::Debug for PostgresStore {
 
 /// Opens what the address asks for.
 pub(crate) async fn open(address: Address) -> Result<SharedStore> {
-    Ok(if address.is_advisory() {
-        PostgresAdvisoryStore::connect_to(address).await?.into()
-    } else {
-        PostgresStore::connect_to(address).await?.into()
+    Ok(match address.keeps() {
+        Mode::Table => PostgresStore::connect_to(address).await?.into(),
+        Mode::Advisory => PostgresAdvisoryStore::connect_to(address).await?.into(),
+        Mode::Xact => PostgresTransactionStore::connect_to(address).await?.into(),
     })
 }
 

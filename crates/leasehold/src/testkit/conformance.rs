@@ -115,6 +115,8 @@ pub enum Needs {
     Expiry,
     /// There are fencing tokens: not [`Fencing::None`].
     Fencing,
+    /// Both [`Fencing`](Self::Fencing) and [`Removal`](Self::Removal).
+    FencingAndRemoval,
     /// A lease can pass on by its owner token: [`Capabilities::hand_over`].
     HandOver,
     /// Keys can be listed: [`Capabilities::lists`].
@@ -125,13 +127,26 @@ pub enum Needs {
     Places,
     /// Both [`Places`](Self::Places) and [`Expiry`](Self::Expiry).
     PlacesAndExpiry,
+    /// Both [`Places`](Self::Places) and [`Removal`](Self::Removal).
+    PlacesAndRemoval,
+    /// An operator can remove a lease: not where it ends with its client ([`Expiry::Session`]), which alone can give it
+    /// back.
+    Removal,
     /// There are wake-ups: not [`Waiting::Poll`].
     Wakes,
 }
 
 impl Needs {
-    const ALL: [Self; 7] =
-        [Self::Expiry, Self::Fencing, Self::HandOver, Self::Lists, Self::Outages, Self::Places, Self::Wakes];
+    const ALL: [Self; 8] = [
+        Self::Expiry,
+        Self::Fencing,
+        Self::HandOver,
+        Self::Lists,
+        Self::Outages,
+        Self::Places,
+        Self::Removal,
+        Self::Wakes,
+    ];
 
     /// The words for it in the macro's list `without`.
     pub const fn as_str(self) -> &'static str {
@@ -139,11 +154,14 @@ impl Needs {
             Self::Nothing => "nothing",
             Self::Expiry => "expiry",
             Self::Fencing => "fencing",
+            Self::FencingAndRemoval => "fencing or removal",
             Self::HandOver => "hand_over",
             Self::Lists => "lists",
             Self::Outages => "outages",
             Self::Places => "places",
             Self::PlacesAndExpiry => "places or expiry",
+            Self::PlacesAndRemoval => "places or removal",
+            Self::Removal => "removal",
             Self::Wakes => "wakes",
         }
     }
@@ -153,11 +171,15 @@ impl Needs {
             Self::Nothing => true,
             Self::Expiry => capabilities.expiry == Expiry::Ttl,
             Self::Fencing => capabilities.fencing != Fencing::None,
+            Self::FencingAndRemoval => capabilities.fencing != Fencing::None && capabilities.expiry == Expiry::Ttl,
             Self::HandOver => capabilities.hand_over,
             Self::Lists => capabilities.lists,
             Self::Outages => fixture.outage().await.is_some(),
             Self::Places => capabilities.waiting == Waiting::Place,
-            Self::PlacesAndExpiry => capabilities.waiting == Waiting::Place && capabilities.expiry == Expiry::Ttl,
+            Self::PlacesAndExpiry | Self::PlacesAndRemoval => {
+                capabilities.waiting == Waiting::Place && capabilities.expiry == Expiry::Ttl
+            }
+            Self::Removal => capabilities.expiry == Expiry::Ttl,
             Self::Wakes => capabilities.waiting != Waiting::Poll,
         }
     }

@@ -218,7 +218,7 @@ async fn obey(locks: &LockManager, guard: &mut Option<LockGuard>, verb: &str, ar
 struct Watcher;
 
 impl Observer for Watcher {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         if let Event::StoreCall(call) = event
             && call.operation == Operation::Acquire
         {

@@ -165,17 +165,18 @@ impl fmt::Debug for Seen {
 }
 
 impl Observer for Seen {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         let name = |key: &Key| key.name().to_owned();
         let note = match event {
-            Event::Acquired(it) => Note::Acquired(name(it.key), it.waited, it.attempts),
-            Event::Contended(it) => Note::Contended(name(it.key), it.waited, it.attempts),
+            Event::Acquired(it) => Note::Acquired(name(&it.key), it.waited, it.attempts),
+            Event::Contended(it) => Note::Contended(name(&it.key), it.waited, it.attempts),
+            Event::TimedOut(it) => Note::Contended(name(&it.key), it.waited, it.attempts),
             Event::Failed(it) => Note::Failed(it.operation, it.kind),
-            Event::Released(it) => Note::Released(name(it.key), it.failed),
-            Event::Renewed(it) => Note::Renewed(name(it.key)),
-            Event::RenewalFailed(it) => Note::RenewalFailed(name(it.key), it.kind),
-            Event::Lost(it) => Note::Lost(name(it.key), it.reason),
-            Event::Dropped(it) => Note::Dropped(name(it.key), it.release_sent),
+            Event::Released(it) => Note::Released(name(&it.key), it.failed),
+            Event::Renewed(it) => Note::Renewed(name(&it.key)),
+            Event::RenewalFailed(it) => Note::RenewalFailed(name(&it.key), it.kind),
+            Event::Lost(it) => Note::Lost(name(&it.key), it.reason),
+            Event::Dropped(it) => Note::Dropped(name(&it.key), it.release_sent),
             Event::StoreCall(it) => Note::Asked(it.operation, it.failed),
             _ => return,
         };

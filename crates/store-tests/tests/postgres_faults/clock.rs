@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use leasehold::{LostReason, Renew};
+use leasehold::store::postgres::PostgresAdvisoryStore;
+use leasehold::{LockManager, LostReason, Renew};
 use store_tests::{Postgres, Table, run};
 
 use crate::setting::{LONG, SHORT, builder, manager, soon};
@@ -88,4 +89,25 @@ fn after_a_step_back_nobody_waits_longer_than_asked_for() {
         assert!(others.force_release("orphan", None).await.unwrap().is_some());
         assert!(others.lock("orphan").try_acquire().await.unwrap().is_some());
     });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn locks_of_a_session_know_no_clock() {
+    run(async {
+        for seconds in [7200, -7200] {
+            let table = clocked();
+            let (ours, theirs) = (advisory(&table).await, advisory(&table).await);
+            let guard = ours.lock("k").try_acquire().await.unwrap().unwrap();
+            step(&table, seconds).await;
+            guard.extend(SHORT).await.unwrap();
+            assert!(theirs.lock("k").try_acquire().await.unwrap().is_none());
+            guard.release().await.unwrap();
+            assert!(theirs.lock("k").try_acquire().await.unwrap().is_some());
+        }
+    });
+}
+
+async fn advisory(table: &Table) -> LockManager {
+    LockManager::builder(PostgresAdvisoryStore::connect(&table.url()).await.unwrap()).ttl(SHORT).build().unwrap()
 }

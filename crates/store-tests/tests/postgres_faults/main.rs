@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod clock;
+mod connecting;
 mod encryption;
 mod network;
+mod paused;
 mod refusals;
 mod server;
 mod setting;

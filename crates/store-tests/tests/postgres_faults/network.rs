@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use leasehold::store::postgres::PostgresStore;
+use leasehold::store::{Page, Store};
 use leasehold::testkit::{Accident, Proxy};
-use leasehold::{ErrorKind, LockManager, LostReason, Renew};
+use leasehold::{ErrorKind, Key, LockManager, LostReason, Renew};
 use store_tests::{Table, run};
 
 use crate::setting::{LONG, SHORT, builder, manager, soon, until};
@@ -268,5 +270,53 @@ fn a_host_that_is_silent_leaves_time_for_the_next() {
         let url = table.url().replace(&table.server().address().to_string(), &hosts);
         let locks = manager(&url, LONG).await;
         locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn what_is_lost_in_a_look_or_a_removal_is_never_told_as_an_answer() {
+    run(async {
+        let bench = Bench::new().await;
+        let store = PostgresStore::connect(&bench.url()).await.unwrap();
+        let key = Key::new("leasehold", "k").unwrap();
+        for (what, accident) in losses() {
+            let _guard = bench.others.lock("k").try_acquire().await.unwrap().expect(what);
+            for (part, is_look) in [
+                ("WHERE key = $1 AND owner", true),
+                ("starts_with", true),
+                ("pg_stat_replication", true),
+                ("AS floor", false),
+            ] {
+                bench.proxy.once(accident.clone().containing(part));
+                let asking = async {
+                    match part {
+                        "WHERE key = $1 AND owner" => store
+                            .inspect(&key)
+                            .await
+                            .map(|inspection| assert_eq!(inspection.holders.len(), 1, "{what}")),
+                        "starts_with" => {
+                            let page = Page::first(9);
+                            store.list("", page).await.map(|page| assert_eq!(page.entries.len(), 1, "{what}"))
+                        }
+                        "AS floor" => store.force_release(&key, None).await.map(drop),
+                        _ => store.probe().await.map(drop),
+                    }
+                };
+                // What is swallowed has no end of its own; the engine sets it.
+                match tokio::time::timeout(Duration::from_secs(1), asking).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        let kind = if is_look { ErrorKind::Unavailable } else { ErrorKind::Indeterminate };
+                        assert_eq!(error.kind(), kind, "{what}, {part}: {error}");
+                    }
+                    Err(_) => {}
+                }
+                assert_eq!(bench.proxy.pending(), 0, "{what}, {part}");
+            }
+            // The way goes on.
+            assert!(soon(what, store.probe()).await.is_ok());
+            bench.others.force_release("k", None).await.unwrap();
+        }
     });
 }

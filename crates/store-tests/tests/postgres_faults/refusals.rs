@@ -1,7 +1,7 @@
 //! What the server does not let us do, and what is none of ours.
 
-use leasehold::store::Store;
 use leasehold::store::postgres::PostgresStore;
+use leasehold::store::{Attempt, Claim, Store};
 use leasehold::{ErrorKind, LockManager, config};
 use store_tests::{Table, run};
 
@@ -210,5 +210,117 @@ fn whoever_is_not_let_in_is_told_why() {
         // This server has no certificate.
         let error = config::open(&format!("{}?sslmode=require", table.url())).await.unwrap_err();
         assert!(error.to_string().contains("no encryption"), "{error}");
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn tables_that_a_crash_would_empty_are_refused() {
+    run(async {
+        let table = Table::new();
+        drop(table.store().await);
+        let client = table.client().await;
+        client.batch_execute("ALTER TABLE leasehold SET UNLOGGED").await.unwrap();
+        let message = refused(&table.url()).await;
+        let (_, mends) = message.split_once("run ").unwrap();
+        assert!(message.contains("unlogged"), "{message}");
+        client.batch_execute(mends).await.unwrap();
+        drop(table.store().await);
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn without_the_table_of_waiters_leases_go_on_over_the_same_connections() {
+    run(async {
+        let table = Table::new();
+        let (locks, others) = (manager(&table.url(), LONG).await, manager(&table.url(), LONG).await);
+        let client = table.client().await;
+        client.batch_execute("DROP TABLE leasehold_waits").await.unwrap();
+        let statement = "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity \
+            WHERE application_name = 'leasehold' AND datname = current_database()";
+        let sessions = async || client.query_one(statement, &[]).await.unwrap().get::<_, Vec<i32>>(0);
+        let before = sessions().await;
+        for _ in 0..20 {
+            let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+            let waiting = others.lock("k").acquire_within(std::time::Duration::from_millis(20)).await;
+            assert!(waiting.unwrap().is_none());
+            guard.release().await.unwrap();
+        }
+        assert_eq!(sessions().await, before);
+        // Whoever connects makes it again.
+        drop(table.store().await);
+        client.query("SELECT FROM leasehold_waits", &[]).await.unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn no_error_shows_a_row() {
+    run(async {
+        let table = Table::new();
+        let locks = manager(&table.url(), LONG).await;
+        let client = table.client().await;
+        client.batch_execute("ALTER TABLE leasehold ADD CHECK (fence < 0)").await.unwrap();
+        let error = locks.lock("k").try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        let mut told = format!("{error} {error:?}");
+        let mut cause = std::error::Error::source(&error);
+        while let Some(next) = cause {
+            told.push_str(&format!(" {next} {next:?}"));
+            cause = next.source();
+        }
+        assert!(told.contains("23514") && !told.contains("Failing row") && !told.contains("\\x"), "{told}");
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_lease_that_its_owner_takes_again_after_its_end_began_anew() {
+    run(async {
+        let table = Table::new();
+        let (store, client) = (table.store().await, table.client().await);
+        let (key, owner) = (leasehold::Key::new("n", "k").unwrap(), leasehold::OwnerToken::mint().unwrap());
+        let claim = Claim::new(&key, &owner, LONG);
+        assert!(matches!(store.acquire(&claim).await.unwrap(), Attempt::Acquired(_)));
+        let first = store.inspect(&key).await.unwrap().holders.remove(0);
+        let over = "UPDATE leasehold SET expires = clock_timestamp(), holder = 'before'";
+        client.batch_execute(over).await.unwrap();
+        assert!(matches!(store.acquire(&claim).await.unwrap(), Attempt::Acquired(_)));
+        let again = store.inspect(&key).await.unwrap().holders.remove(0);
+        assert!(again.since > first.since && again.fencing > first.fencing);
+        let noted: String = client.query_one("SELECT holder FROM leasehold", &[]).await.unwrap().get(0);
+        assert_ne!(noted, "before");
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn rows_of_yesterday_go_and_others_stay() {
+    run(async {
+        let table = Table::new();
+        let (locks, client) = (manager(&table.url(), LONG).await, table.client().await);
+        let rows = "INSERT INTO leasehold \
+            SELECT 'old ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 1500) AS number, \
+                (SELECT clock_timestamp() - interval '25 hours') AS old (past) \
+            UNION ALL SELECT 'new ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 700) AS number, \
+                (SELECT clock_timestamp() - interval '1 hour') AS new (past); \
+            INSERT INTO leasehold_waits SELECT 'old ' || number, clock_timestamp() - interval '2 hours' \
+                FROM generate_series(1, 300) AS number";
+        client.batch_execute(rows).await.unwrap();
+        let held = locks.lock("held").try_acquire().await.unwrap().unwrap();
+        let left = async |like: &str, table: &str| -> i64 {
+            let statement = format!("SELECT count(*) FROM {table} WHERE key LIKE '{like} %'");
+            client.query_one(&statement, &[]).await.unwrap().get(0)
+        };
+        crate::setting::until("the old rows are gone", async || {
+            for _ in 0..50 {
+                locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+            }
+            left("old", "leasehold").await + left("old", "leasehold_waits").await == 0
+        })
+        .await;
+        assert_eq!(left("new", "leasehold").await, 700);
+        held.extend(LONG).await.unwrap();
     });
 }

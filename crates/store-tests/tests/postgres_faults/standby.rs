@@ -20,6 +20,11 @@ fn a_standby_is_refused_and_one_that_takes_over_may_not_know_of_a_lease() {
         let error = PostgresStore::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
         assert!(error.to_string().contains("standby"), "{error}");
+        // Of several, too.
+        let several = url.replace("@", &format!("@{},", standby.server().address()));
+        let error = PostgresStore::connect(&several).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("standby"), "{error}");
 
         // From here on it hears nothing. This is the violation that the documentation speaks of.
         let client = client(&url).await;

@@ -11,6 +11,7 @@ use store_tests::Cluster;
 use tokio::task::JoinHandle;
 
 mod layout;
+mod learning;
 mod many;
 mod moves;
 mod nodes;

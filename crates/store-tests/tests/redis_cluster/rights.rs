@@ -58,6 +58,27 @@ fn the_documented_rights_suffice() {
 
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_right_that_is_missing_in_the_middle_of_a_move_is_told() {
+    run(async {
+        let cluster = Cluster::start();
+        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS} -asking"));
+        let locks = connect(&cluster, "").await.unwrap();
+        let name = cluster.name_at(0, "moving");
+        let stored = format!("leasehold:{name}");
+        let guard = take(&locks, &name).await;
+        cluster.begin_move(cluster.slot(&stored), 0, 1);
+        for key in [&stored, &format!("{stored}:fence{{{stored}}}")] {
+            cluster.move_key(key, 0, 1);
+        }
+        let error = guard.extend(LONG * 2).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("'asking'"), "{error}");
+        guard.check().unwrap();
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_missing_right_is_told() {
     run(async {
         let cluster = Cluster::start();

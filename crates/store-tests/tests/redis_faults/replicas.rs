@@ -1,12 +1,14 @@
 //! Grants that replicas have to know of where there are none, and a server that becomes a replica.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
+use leasehold::store::Page;
 use leasehold::{ErrorKind, LockManager};
 use store_tests::redis;
 
 use crate::refusals::is_told;
-use crate::setting::{Direct, LONG, SHORT, manager, soon};
+use crate::setting::{Direct, LONG, SHORT, manager, soon, until};
 
 /// A manager whose grants a replica has to know of.
 async fn strict(server: &str) -> LockManager {
@@ -76,4 +78,54 @@ async fn renewals_leave_a_server_that_was_demoted() {
     direct.ask("REPLICAOF NO ONE");
     guard.extend(LONG).await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// A server that is demoted under a connection that stays, and cut off from the new primary, knows what was once.
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn what_a_demoted_server_knows_is_no_answer() {
+    let (old, new) = (redis().start().unwrap(), redis().start().unwrap());
+    let mut direct = Direct::to(old.address());
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let present = manager(new.address(), LONG).await;
+    let owner = present.lock("k").try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
+    for case in 0..7 {
+        direct.ask("REPLICAOF NO ONE");
+        let locks = manager(old.address(), LONG).await;
+        let lock = locks.lock("k").ttl(SHORT);
+        assert!(locks.holder("k").await.unwrap().is_none());
+        direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
+        let asked = async {
+            match case {
+                0 => lock.resume(&owner).await.map(|guard| format!("{guard:?}")),
+                1 => lock.extend_by(&owner, LONG).await.map(|answer| format!("{answer:?}")),
+                2 => lock.release_by(&owner).await.map(|answer| format!("{answer:?}")),
+                3 => locks.holder("k").await.map(|answer| format!("{answer:?}")),
+                4 => locks.list("", Page::first(9)).await.map(|answer| format!("{answer:?}")),
+                5 => locks.force_release("k", None).await.map(|answer| format!("{answer:?}")),
+                _ => lock.try_acquire().await.map(|answer| format!("{answer:?}")),
+            }
+        };
+        let error = soon("an answer", asked).await.expect_err(&format!("case {case}"));
+        is_told(&error, ErrorKind::Unavailable, &["READONLY", "become a replica"]);
+    }
+    assert_eq!(present.holder("k").await.unwrap().unwrap().owner, owner);
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn what_a_replica_no_longer_knows_is_no_loss() {
+    let server = redis().start().unwrap();
+    let mut direct = Direct::to(server.address());
+    let locks = manager(server.address(), LONG).await;
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
+    direct.ask("CONFIG SET replica-read-only no");
+    direct.ask("CONFIG RESETSTAT");
+    direct.ask("DEL leasehold:k");
+    until("the look", || direct.text("INFO commandstats").unwrap().contains("cmdstat_get:")).await;
+    // Long enough for its answer.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    guard.check().unwrap();
 }

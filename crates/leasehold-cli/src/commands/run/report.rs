@@ -60,7 +60,7 @@ impl Renewals {
 }
 
 impl Observer for Renewals {
-    fn observe(&self, event: &Event<'_>) {
+    fn observe(&self, event: &Event) {
         let Ok(mut tally) = self.tally.lock() else {
             return;
         };

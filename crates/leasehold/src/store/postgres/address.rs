@@ -40,9 +40,10 @@ pub(crate) struct Address {
 
 /// What keeps the leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Table,
     Advisory,
+    Xact,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,12 @@ impl Address {
         if database.contains('/') {
             return Err(malformed());
         }
+        // It was rather the end of a password, and would be shown.
+        if database.contains('@') {
+            return Err(invalid(
+                "the store's URL has an @ behind a /: write / as %2F and @ as %40 in passwords and in the name of a database",
+            ));
+        }
         let named = |text: String| Some(text).filter(|text| !text.is_empty());
         Ok(Self {
             hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
@@ -95,13 +102,14 @@ impl Address {
         self.mode = match mode {
             "table" => Mode::Table,
             "advisory" => Mode::Advisory,
-            _ => return Err(invalid("option \"mode\" is none that there is: write table or advisory")),
+            "xact" => Mode::Xact,
+            _ => return Err(invalid("option \"mode\" is none that there is: write table, advisory or xact")),
         };
         Ok(self)
     }
 
-    pub(super) fn is_advisory(&self) -> bool {
-        self.mode == Mode::Advisory
+    pub(super) const fn keeps(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) fn schema(mut self, name: &str) -> Result<Self> {
@@ -279,6 +287,9 @@ mod tests {
             ("postgres://h/a/b", "invalid config"),
             ("postgres://u:hunter2@h:x", "invalid config"),
             ("postgres://u:hunter2%00@h", "invalid config"),
+            ("postgres://u:12/hunter2@h", "invalid config"),
+            ("postgres://u@h/hunter2@x", "invalid config"),
+            ("postgres://u@h/a%40b", r#"[("h", 5432)] u  a@b"#),
         ] {
             assert_eq!(shown(url), expected, "{url}");
         }

@@ -4,20 +4,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Row};
 
-use self::session::{Answer, Session, pooled};
+use self::session::{Answer, Ask, Session, pooled};
+use self::sessions::Sessions;
 use super::address::{Address, Place};
 use super::answer;
+use super::ear::Hearing;
 use super::fault::{self, Effect};
 use super::layout::Names;
 use super::link::Link;
 use super::survey;
 use super::while_connecting;
-use super::wire::Parameter;
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, HolderInfo, Inspection,
@@ -25,7 +26,10 @@ use crate::store::{
 };
 use crate::types::{Key, OwnerToken};
 
+mod carry;
 mod session;
+mod sessions;
+mod turn;
 
 /// A store that keeps locks as advisory locks of one session of PostgreSQL. Clones share that session.
 ///
@@ -44,9 +48,7 @@ mod session;
 #[derive(Clone)]
 pub struct PostgresAdvisoryStore {
     link: Arc<Link>,
-    session: Arc<Mutex<Option<Arc<Session>>>>,
-    /// Held by whoever begins one.
-    beginning: Arc<tokio::sync::Mutex<()>>,
+    sessions: Arc<Sessions>,
     waiting: Waiting,
 }
 
@@ -90,41 +92,17 @@ impl PostgresAdvisoryStore {
         Box::pin(async move {
             let link = Link::to(place, names).map_err(while_connecting)?;
             let (_, facts) = link.wire().await.map_err(while_connecting)?;
-            // Where a session is told nothing, it is not the same for each statement.
-            if !link.hear().await.map_err(while_connecting)? {
+            let hearing = link.hear().await.map_err(while_connecting)?;
+            // Where nothing is known each statement looks whether it came to its session.
+            if hearing == Hearing::Pooled {
                 return Err(while_connecting(pooled()));
             }
-            let waiting = if facts.may_wait { Waiting::Hint } else { Waiting::Poll };
-            let store = Self { link, session: Arc::default(), beginning: Arc::default(), waiting };
-            store.session().await.map_err(while_connecting)?;
-            Ok(store)
+            let may_hear = facts.may_wait && hearing == Hearing::Works;
+            let waiting = if may_hear { Waiting::Hint } else { Waiting::Poll };
+            let sessions = Sessions::to(&link);
+            link.limited(sessions.begin()).await.map_err(while_connecting)?;
+            Ok(Self { link, sessions, waiting })
         })
-    }
-
-    /// The session; a new one if there is none that is known to stand.
-    async fn session(&self) -> Result<Arc<Session>> {
-        let _turn = self.beginning.lock().await;
-        let known = self.session.lock().clone();
-        if let Some(session) = &known {
-            session.settle().await;
-            if !session.has_ended() {
-                return Ok(Arc::clone(session));
-            }
-        }
-        let (wire, _) = self.link.wire().await?;
-        if let Some(session) = known {
-            // It may be there still, without a way to it; what it holds is nobody's.
-            let ((pid, start), id) = (session.backend(), session.id());
-            let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
-            self.link.look(include_str!("sql/end.sql"), &known).await.ok();
-        }
-        let session = Session::begin(&self.link, &wire).await?;
-        *self.session.lock() = Some(Arc::clone(&session));
-        Ok(session)
-    }
-
-    fn standing(&self) -> Option<Arc<Session>> {
-        self.session.lock().clone().filter(|session| !session.has_ended())
     }
 
     /// The backend that holds a lock, as the server tells.
@@ -135,7 +113,7 @@ impl PostgresAdvisoryStore {
 }
 
 /// The number of the lock of a key.
-fn id(key: &Key) -> i64 {
+pub(super) fn id(key: &Key) -> i64 {
     let digest = Sha256::digest(key.as_stored().as_bytes());
     digest[..8].iter().fold(0, |id, byte| id << 8 | i64::from(*byte))
 }
@@ -156,10 +134,11 @@ impl Store for PostgresAdvisoryStore {
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let ear = self.link.watches.listen(claim.key);
-        let session = self.session().await?;
+        let turn = self.sessions.turn(id(claim.key)).await?;
         let waits = claim.waits && self.waiting == Waiting::Hint;
-        let work = Arc::clone(&session).claim(id(claim.key), claim.key.clone(), claim.owner.clone(), waits);
-        let answer = session.run(work).await?;
+        let ask = Ask { key: claim.key.clone(), owner: claim.owner.clone(), ttl: claim.ttl, waits };
+        let session = Arc::clone(turn.session());
+        let answer = session.run(Session::claim(turn, ask)).await?;
         Ok(match answer {
             Answer::Granted(held) => {
                 Attempt::Acquired(Grant::new(claim.ttl).fencing(held.fence).loss(held.loss.clone()))
@@ -172,27 +151,37 @@ impl Store for PostgresAdvisoryStore {
     }
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
-        let mut grants = vec![None; claims.len()];
-        if let Some(session) = self.standing() {
-            for (grant, claim) in grants.iter_mut().zip(claims) {
-                let held = session.holder(id(claim.key)).await;
-                *grant = held
-                    .filter(|held| held.key == *claim.key && held.owner == *claim.owner)
-                    .map(|held| Grant::new(claim.ttl).fencing(held.fence).loss(held.loss));
+        let mut grants: Vec<_> = claims.iter().map(|_| Ok(None)).collect();
+        for session in self.sessions.live() {
+            let holds = |claim: &Claim<'_>| {
+                session.held(id(claim.key)).is_some_and(|held| held.key == *claim.key && held.owner == *claim.owner)
+            };
+            let ours: Vec<_> = (0..claims.len()).filter(|at| holds(&claims[*at])).collect();
+            if ours.is_empty() {
+                continue;
             }
-            if grants.iter().any(Option::is_some) {
-                session.check().await?;
+            let sent = Clock::system().now();
+            let checked = session.check().await;
+            for at in ours {
+                let claim = &claims[at];
+                grants[at] = checked.clone().map(|()| {
+                    let held = session.prolong(id(claim.key), claim.owner, sent + claim.ttl)?;
+                    Some(Grant::new(claim.ttl).fencing(held.fence).loss(held.loss))
+                });
             }
         }
-        Ok(grants.into_iter().map(Ok).collect())
+        Ok(grants)
     }
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
-        match self.standing() {
-            Some(session) => session.run(Arc::clone(&session).release(id(key), key.clone(), owner.clone())).await,
-            // What it held is free.
-            None => Ok(false),
+        // What others held is free.
+        for turn in self.sessions.turns(id(key)) {
+            let session = Arc::clone(turn.session());
+            if session.run(Session::release(turn, key.clone(), owner.clone())).await? {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     async fn transfer(&self, _: &OwnerToken, _: &Claim<'_>) -> Result<Option<Grant>> {
@@ -214,11 +203,8 @@ impl Store for PostgresAdvisoryStore {
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let id = id(key);
-        let own = match self.standing() {
-            Some(session) => session.holder(id).await,
-            None => None,
-        };
-        if let Some(held) = own.filter(|held| held.key == *key) {
+        let own = self.sessions.live().iter().find_map(|session| session.held(id).filter(|held| held.key == *key));
+        if let Some(held) = own {
             return Ok(Inspection::new(vec![Holder::new(held.owner).fencing(held.fence)]));
         }
         let Some(row) = self.backend(id).await? else { return Ok(Inspection::default()) };
@@ -242,10 +228,7 @@ impl Store for PostgresAdvisoryStore {
     }
 
     async fn close(&self) -> Result<()> {
-        let session = self.session.lock().take();
-        if let Some(session) = session {
-            session.close();
-        }
+        self.sessions.close();
         self.link.close().await;
         Ok(())
     }
@@ -253,7 +236,7 @@ impl Store for PostgresAdvisoryStore {
 
 impl fmt::Debug for PostgresAdvisoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresAdvisoryStore").field("session", &*self.session.lock()).finish_non_exhaustive()
+        f.debug_struct("PostgresAdvisoryStore").field("sessions", &self.sessions).finish_non_exhaustive()
     }
 }
 

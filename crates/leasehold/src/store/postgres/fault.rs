@@ -1,11 +1,14 @@
 //! What an error of the server or of the connection means for a lease.
 
 use std::error::Error as StdError;
-use std::io;
+use std::{fmt, io};
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use crate::error::{Error, ErrorKind};
+
+/// What a server is told by that takes no writes, whenever that is noticed.
+pub(super) const STANDBY: &str = "it is a standby or read-only, which grants nothing: name the primary";
 
 /// The longest text of a server that is repeated.
 const MAX_TEXT: usize = 200;
@@ -25,7 +28,7 @@ pub(super) fn of(error: tokio_postgres::Error, effect: Effect) -> Error {
     match error.as_db_error() {
         Some(told) if is_certain(told) => {
             let (kind, advice) = refused(told.code());
-            self::told(kind, told, advice).with_source(error)
+            self::told(kind, told, advice)
         }
         _ => uncertain(error, effect),
     }
@@ -40,7 +43,7 @@ pub(super) fn of_look(error: tokio_postgres::Error) -> Error {
 pub(super) fn connecting(error: tokio_postgres::Error, server: &str) -> Error {
     if let Some(told) = error.as_db_error() {
         let (kind, advice) = refused(told.code());
-        return self::told(kind, told, advice).with_source(error);
+        return self::told(kind, told, advice);
     }
     let cause = error.source();
     let system = cause.and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -53,6 +56,10 @@ pub(super) fn connecting(error: tokio_postgres::Error, server: &str) -> Error {
                  name that the certificate is for"
             ),
         ),
+        // Of several servers none was taken.
+        (None, Some(cause), _) if cause.to_string().contains("does not allow writes") => {
+            Error::new(ErrorKind::Rejected, format!("{server}: {STANDBY}"))
+        }
         (None, Some(system), _) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}: {system}")),
         (None, None, Some(cause)) if cause.to_string().contains("does not support TLS") => Error::new(
             ErrorKind::InvalidConfig,
@@ -92,15 +99,17 @@ fn is_certain(error: &DbError) -> bool {
 }
 
 fn uncertain(error: tokio_postgres::Error, effect: Effect) -> Error {
-    let message = match error.as_db_error() {
-        Some(told) => format!("the server ended the connection before the answer ({})", short(told.message())),
-        None => "the connection broke before the answer".to_owned(),
-    };
     let kind = match effect {
         Effect::Change => ErrorKind::Indeterminate,
         Effect::Look => ErrorKind::Unavailable,
     };
-    Error::new(kind, message).with_source(error)
+    match error.as_db_error() {
+        Some(told) => {
+            let message = format!("the server ended the connection before the answer ({})", short(told.message()));
+            Error::new(kind, message).with_source(Told::of(told))
+        }
+        None => Error::new(kind, "the connection broke before the answer").with_source(error),
+    }
 }
 
 /// The kind of what the server itself refused, and what to do about it.
@@ -116,7 +125,7 @@ fn refused(code: &SqlState) -> (ErrorKind, &'static str) {
         ),
         "42703" | "42804" => (Rejected, "the table is of another version or none of ours: name another"),
         "42883" => (Rejected, "it lacks a function that this store needs: is it PostgreSQL?"),
-        "25006" => (Unavailable, "it has become a standby or read-only: try again soon"),
+        "25006" => (Rejected, STANDBY),
         "40001" | "40P01" => (Unavailable, "others were in the way: try again soon"),
         "55P03" => (Unavailable, "somebody has locked the table: see pg_locks"),
         "57014" => (Unavailable, "it did not get done in time: see statement_timeout"),
@@ -132,8 +141,30 @@ fn refused(code: &SqlState) -> (ErrorKind, &'static str) {
 
 /// An error in the server's own words.
 fn told(kind: ErrorKind, error: &DbError, advice: &str) -> Error {
-    Error::new(kind, format!("the server said \"{} {}\": {advice}", error.code().code(), short(error.message())))
+    let message = format!("the server said \"{} {}\": {advice}", error.code().code(), short(error.message()));
+    Error::new(kind, message).with_source(Told::of(error))
 }
+
+/// What the server said, without its details: they may show a row, and an owner token with it.
+#[derive(Debug)]
+struct Told {
+    code: String,
+    message: String,
+}
+
+impl Told {
+    fn of(error: &DbError) -> Self {
+        Self { code: error.code().code().to_owned(), message: short(error.message()) }
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.code, self.message)
+    }
+}
+
+impl StdError for Told {}
 
 fn short(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect()

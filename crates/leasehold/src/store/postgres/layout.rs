@@ -61,6 +61,13 @@ impl Names {
         self.fill_in(include_str!("sql/create.sql"))
     }
 
+    /// What makes the table of waiters, where it alone is missing.
+    fn create_waits(&self) -> String {
+        let create = self.create();
+        let waits = create.split_inclusive(';').find(|statement| statement.contains("UNLOGGED"));
+        waits.unwrap_or_default().to_owned()
+    }
+
     /// The channel on which releases are told.
     pub(super) fn channel(&self) -> String {
         format!("{}.{}", self.schema, self.table)
@@ -111,8 +118,10 @@ pub(super) struct Statements {
     pub(super) look: String,
     pub(super) mark: String,
     pub(super) tell: String,
+    pub(super) waiting: String,
     pub(super) sweep: String,
     pub(super) try_lock: String,
+    pub(super) draw: String,
 }
 
 impl Statements {
@@ -133,8 +142,10 @@ impl Statements {
             look: fill_in(include_str!("sql/look.sql")),
             mark: fill_in(include_str!("sql/mark.sql")),
             tell: fill_in(include_str!("sql/tell.sql")),
+            waiting: fill_in(include_str!("sql/waiting.sql")),
             sweep: fill_in(include_str!("sql/sweep.sql")),
             try_lock: fill_in(include_str!("sql/try_lock.sql")),
+            draw: fill_in(include_str!("sql/xact_draw.sql")),
         }
     }
 }
@@ -151,7 +162,14 @@ pub(super) struct Facts {
 /// Makes sure that this is a server that grants leases, with tables for them; makes those that are missing.
 pub(super) async fn prepare(wire: &Wire, names: &Names) -> Result<Facts> {
     for attempt in 1.. {
-        if let Some(facts) = look(wire, names).await? {
+        if let Some((facts, has_waits)) = look(wire, names).await? {
+            // Where this user may not make it waiters ask again and again.
+            if !has_waits && attempt < ATTEMPTS {
+                let made = wire.run(&names.create_waits()).await;
+                if made.as_ref().err().is_none_or(fault::is_made_by_another) {
+                    continue;
+                }
+            }
             return Ok(facts);
         }
         match wire.run(&names.create()).await {
@@ -167,8 +185,8 @@ pub(super) async fn prepare(wire: &Wire, names: &Names) -> Result<Facts> {
     Err(Error::new(ErrorKind::Unavailable, "the tables for leases come and go"))
 }
 
-/// `None` = there are no tables.
-async fn look(wire: &Wire, names: &Names) -> Result<Option<Facts>> {
+/// What is there, and whether the table of waiters is; `None` = there are no tables.
+async fn look(wire: &Wire, names: &Names) -> Result<Option<(Facts, bool)>> {
     let statement = names.fill_in(include_str!("sql/facts.sql"));
     let rows = wire.ask(&statement, &[text(&names.schema), (&names.table, Type::TEXT)]).await;
     let rows = rows.map_err(fault::of_look)?;
@@ -176,7 +194,7 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<Facts>> {
     let get = |at| row.try_get::<_, bool>(at).map_err(|_| fault::unexpected_look());
     let get_text = |at| row.try_get::<_, Option<&str>>(at).map_err(|_| fault::unexpected_look());
     if get(0)? {
-        return Err(rejected("the server is a standby, which grants nothing: name the primary"));
+        return Err(rejected(format!("the server: {}", fault::STANDBY)));
     }
     if get(1)? {
         return Err(rejected(
@@ -190,6 +208,14 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<Facts>> {
             return Err(rejected(format!("the database's encoding is {encoding}: use a database in UTF8")));
         }
     }
+    // A crash would empty it, and a replica has nothing of it.
+    if let Some(name) = get_text(9)? {
+        let kind = if name == names.table { "TABLE" } else { "SEQUENCE" };
+        let name = format!("{}.{name}", names.schema);
+        return Err(rejected(format!(
+            "{name} is unlogged and would be empty after a crash: run ALTER {kind} {name} SET LOGGED"
+        )));
+    }
     if row.try_get::<_, i32>(3).map_err(|_| fault::unexpected_look())? < OLDEST {
         return Err(rejected("the server is too old: use PostgreSQL 12 or later"));
     }
@@ -197,10 +223,11 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<Facts>> {
     match (get_text(6)?, get_text(5)?) {
         _ if !get(4)? => Err(rejected(format!("there is no schema {:?}: create it, or name another", names.schema))),
         (None, _) => Ok(None),
-        (Some(SHAPE), Some(VERSION)) => Ok(Some(Facts {
-            may_wait: row.try_get::<_, Option<bool>>(7).map_err(|_| fault::unexpected_look())? == Some(true),
-            is_durable: get(8)?,
-        })),
+        (Some(SHAPE), Some(VERSION)) => {
+            let may_wait = row.try_get::<_, Option<bool>>(7).map_err(|_| fault::unexpected_look())?;
+            let facts = Facts { may_wait: may_wait == Some(true), is_durable: get(8)? };
+            Ok(Some((facts, may_wait.is_some())))
+        }
         (Some(SHAPE), Some(other)) if other.starts_with("leasehold") => {
             Err(rejected(format!("table {table} is of another version: use a release that knows it, or another table")))
         }
@@ -215,8 +242,7 @@ fn missing(names: &Names, error: tokio_postgres::Error) -> Error {
     let table = names.channel();
     let sql = names.create().split_whitespace().collect::<Vec<_>>().join(" ");
     if error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE) {
-        return rejected(format!("there is no table {table}, and this user may not make it: run {sql}"))
-            .with_source(error);
+        return rejected(format!("there is no table {table}, and this user may not make it: run {sql}"));
     }
     fault::of(error, fault::Effect::Change)
 }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -16,20 +17,17 @@ use super::address::Place;
 use super::answer;
 use super::fault::{self, Effect};
 use super::layout::{self, Facts, Names, Statements};
-use super::marks::Marks;
+use super::marks::{MARK, Marks};
+use super::micros;
+use super::sweep::Sweep;
+use super::waiters::{Telling, Waiters};
 use super::wire::{self, Parameter, Wire, text};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::BoxFuture;
 use crate::store::watches::{Doubt, Watches};
 
 /// How long the server may take to be reached and to let us in, where the caller sets no limit of its own.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-
-/// A notification that has not come after this long does not come: a hundred times of what one takes.
-const HEARING: Duration = Duration::from_millis(500);
-
-/// How long after the loss of the connection that hears another one is tried, and again after each failure.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long the connections may take to end in order.
 const FAREWELL: Duration = Duration::from_millis(250);
@@ -39,32 +37,35 @@ const DOUBTS: usize = 256;
 
 /// What a notification begins with.
 const RELEASED: char = 'r';
-const REMOVED: char = 'x';
-const PROBE: char = 'p';
+pub(super) const REMOVED: char = 'x';
+pub(super) const WAITED: char = 'w';
 
 /// A connection, and what its server is like.
 type Standing = (Arc<Wire>, Facts);
 
-/// A connection that hears, and what it heard.
-type Ear = (Wire, mpsc::UnboundedReceiver<String>);
-
 /// The way to a server.
 pub(super) struct Link {
-    place: Place,
+    pub(super) place: Place,
     pub(super) names: Names,
     pub(super) statements: Statements,
     /// What this store's own notifications are known by.
-    id: String,
+    pub(super) id: String,
     wire: Mutex<Option<Standing>>,
     /// Held by whoever connects.
     connecting: tokio::sync::Mutex<()>,
-    is_closed: AtomicBool,
+    /// Held by an attempt to connect that nobody waits for.
+    late: tokio::sync::Mutex<()>,
+    /// Tells those who wait for a connection that there is one.
+    adopted: Notify,
+    pub(super) is_closed: AtomicBool,
     pub(super) watches: Arc<Watches>,
     pub(super) marks: Marks,
+    pub(super) waiters: Waiters,
+    pub(super) sweep: Sweep,
     /// What hears of releases.
-    hearing: Mutex<Option<JoinHandle<()>>>,
+    pub(super) hearing: Mutex<Option<JoinHandle<()>>>,
     /// Tells it to end.
-    silence: Arc<Notify>,
+    pub(super) silence: Arc<Notify>,
 }
 
 impl Link {
@@ -77,9 +78,13 @@ impl Link {
             id: wire::new_id()?[..16].to_owned(),
             wire: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
+            late: tokio::sync::Mutex::new(()),
+            adopted: Notify::new(),
             is_closed: AtomicBool::new(false),
             watches: Arc::default(),
             marks: Marks::default(),
+            waiters: Waiters::default(),
+            sweep: Sweep::default(),
             hearing: Mutex::new(None),
             silence: Arc::default(),
         }))
@@ -95,14 +100,57 @@ impl Link {
             return Ok(wire);
         }
         if self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+            return Err(closed());
         }
-        let wire = self.limited(self.connect()).await?;
-        let before = self.wire.lock().replace(wire.clone());
+        let (tell, mut told) = oneshot::channel();
+        tokio::spawn(Arc::clone(self).make(tell));
+        loop {
+            let adopted = self.adopted.notified();
+            // Somebody whom nobody waits for any more may be done first.
+            if let Some(wire) = self.standing() {
+                return Ok(wire);
+            }
+            tokio::select! {
+                made = &mut told => return made.unwrap_or_else(|_| Err(runtime_ends())),
+                () = adopted => {}
+            }
+        }
+    }
+
+    /// Makes a connection, also when nobody waits for it any more: that may take longer than a request has time for,
+    /// and the next one is glad of it.
+    async fn make(self: Arc<Self>, mut tell: oneshot::Sender<Result<Standing>>) {
+        let limited = self.limited(self.connect());
+        tokio::pin!(limited);
+        let made = tokio::select! {
+            made = &mut limited => made,
+            () = tell.closed() => {
+                // One at most, and only for a store that is still there and has none.
+                let Ok(_only) = self.late.try_lock() else { return };
+                if Arc::strong_count(&self) == 1 || self.standing().is_some() {
+                    return;
+                }
+                limited.await
+            }
+        };
+        tell.send(made.and_then(|made| self.adopt(made))).ok();
+    }
+
+    /// Uses this connection from now on, unless another was quicker.
+    fn adopt(self: &Arc<Self>, made: Standing) -> Result<Standing> {
+        let before = {
+            let mut present = self.wire.lock();
+            if let Some(standing) = present.as_ref().filter(|(wire, _)| wire.stands()) {
+                return Ok(standing.clone());
+            }
+            present.replace(made.clone())
+        };
         // Closed meanwhile: who closes looks after the flag is set.
         if self.is_closed.load(Ordering::Acquire) {
             drop(self.shut());
+            return Err(closed());
         }
+        self.adopted.notify_waiters();
         if before.is_some() {
             // The server may have been restarted, or be another one.
             self.marks.forget();
@@ -112,7 +160,7 @@ impl Link {
             }
             self.settle(self.watches.all_touched());
         }
-        Ok(wire)
+        Ok(made)
     }
 
     /// Ends the connections for good, in order if that does not take long.
@@ -131,12 +179,29 @@ impl Link {
         tokio::time::timeout(FAREWELL, farewell).await.ok();
     }
 
-    fn shut(&self) -> (Option<Standing>, Option<JoinHandle<()>>) {
+    pub(super) fn shut(&self) -> (Option<Standing>, Option<JoinHandle<()>>) {
         self.is_closed.store(true, Ordering::Release);
         let ended = (self.wire.lock().take(), self.hearing.lock().take());
         self.silence.notify_one();
         self.watches.all_touched();
         ended
+    }
+
+    /// One more connection, for a purpose of its own; `ended` is called when the other end is gone.
+    pub(super) async fn another(&self, ended: impl Fn() + Send + 'static) -> Result<Wire> {
+        if self.is_closed() {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        let told = move |notification: Option<_>| {
+            if notification.is_none() {
+                ended();
+            }
+        };
+        self.limited(self.place.connect(told)).await
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// Runs a statement that changes something.
@@ -151,15 +216,63 @@ impl Link {
         wire.ask(statement, parameters).await.map_err(fault::of_look)
     }
 
-    /// What others are told of a key that was released.
-    pub(super) fn released(&self, key: &str) -> String {
-        format!("{RELEASED}{}{key}", self.id)
+    /// Marks a key as waited for and says so to all; to be sent before a claim. Answers with whether that was done.
+    pub(super) async fn mark(&self, wire: &Wire, key: &str) -> bool {
+        let (length, sent) = (micros(MARK), Clock::system().now());
+        let marking: [Parameter<'_>; 2] = [(&key, Type::TEXT), (&length, Type::INT8)];
+        let (marked, told) = tokio::join!(biased;
+            wire.ask_aside(&self.statements.mark, &marking),
+            self.notify(wire, WAITED, key),
+        );
+        let is_marked = marked.is_ok() && told.is_ok();
+        if is_marked {
+            self.marks.add(key, sent);
+        }
+        is_marked
+    }
+
+    /// Tells of a release to whom it may concern; to be sent right behind it.
+    pub(super) async fn tell(&self, wire: &Wire, key: &str, telling: Telling) {
+        match telling {
+            Telling::Nobody => {}
+            Telling::All => {
+                self.notify(wire, RELEASED, key).await.ok();
+            }
+            Telling::Unknown => {
+                let told = format!("{RELEASED}{}{key}", self.id);
+                wire.ask_aside(&self.statements.tell, &[(&key, Type::TEXT), text(&told)]).await.ok();
+            }
+        }
+    }
+
+    /// Tells of a release of which nobody was told, if somebody waits after all.
+    pub(super) async fn tell_late(&self, wire: &Wire, key: &str) {
+        if self.waiters.released(key) {
+            self.notify(wire, RELEASED, key).await.ok();
+        }
+    }
+
+    /// Tells of a release, and nobody waits for that.
+    pub(super) fn tell_soon(self: &Arc<Self>, key: &str) {
+        let (link, key) = (Arc::clone(self), key.to_owned());
+        tokio::spawn(async move {
+            if let Ok((wire, _)) = link.wire().await {
+                link.notify(&wire, RELEASED, &key).await.ok();
+            }
+        });
     }
 
     /// Tells all others that a lease was removed, whoever waits or holds; if that fails they learn by asking.
     pub(super) async fn tell_removed(self: &Arc<Self>, key: &str) {
-        let (channel, payload) = (self.names.channel(), format!("{REMOVED}{}{key}", self.id));
-        self.change("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)]).await.ok();
+        if let Ok((wire, _)) = self.wire().await {
+            self.notify(&wire, REMOVED, key).await.ok();
+        }
+    }
+
+    /// By itself: a notification within the transaction of a change would let only one commit at a time.
+    async fn notify(&self, wire: &Wire, kind: char, key: &str) -> std::result::Result<(), tokio_postgres::Error> {
+        let (channel, payload) = (self.names.channel(), format!("{kind}{}{key}", self.id));
+        wire.ask("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)]).await.map(drop)
     }
 
     /// Looks once at leases that may be gone.
@@ -192,87 +305,28 @@ impl Link {
         Ok(())
     }
 
-    /// Begins to hear what others tell. `false` = nothing would ever be heard, as behind a pooler that lends a connection
-    /// to each transaction.
-    pub(super) async fn hear(self: &Arc<Self>) -> Result<bool> {
-        let (wire, _) = self.wire().await?;
-        let (ear, mut heard) = self.limited(self.open_ear()).await?;
-        let (channel, payload) = (self.names.channel(), format!("{PROBE}{}", self.id));
-        wire.ask("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)]).await.map_err(fault::of_look)?;
-        let probe = async {
-            while let Some(told) = heard.recv().await {
-                if told == payload {
-                    return true;
-                }
-            }
-            false
-        };
-        if !tokio::time::timeout(HEARING, probe).await.unwrap_or(false) {
-            return Ok(false);
-        }
-        stay_open(&ear).await;
-        self.keep_hearing(Some((ear, heard)));
-        Ok(true)
-    }
-
-    fn keep_hearing(self: &Arc<Self>, ear: Option<Ear>) {
-        let task = tokio::spawn(hear_on(Arc::downgrade(self), Arc::clone(&self.silence), ear));
-        *self.hearing.lock() = Some(task);
-        if self.is_closed.load(Ordering::Acquire) {
-            drop(self.shut());
-        }
-    }
-
-    async fn open_ear(&self) -> Result<Ear> {
-        let (tell, heard) = mpsc::unbounded_channel();
-        let channel = self.names.channel();
-        let mut tell = Some(tell);
-        let wire = self.place.connect(move |notification| match (notification, &tell) {
-            (Some(notification), Some(sender)) => {
-                sender.send(notification.payload().to_owned()).ok();
-            }
-            _ => tell = None,
-        });
-        let wire = wire.await?;
-        wire.run(&format!("LISTEN \"{channel}\"")).await.map_err(fault::of_look)?;
-        Ok((wire, heard))
-    }
-
-    /// What comes without having been asked for.
-    fn heard(self: &Arc<Self>, told: &str) {
-        let (Some(kind), Some(from), Some(key)) = (told.get(..1), told.get(1..17), told.get(17..)) else { return };
-        // Those of this store know already.
-        if from == self.id {
-            return;
-        }
-        let doubt = self.watches.touched(key);
-        if kind.starts_with(REMOVED) {
-            self.settle(doubt.into_iter().collect());
-        }
-    }
-
     fn standing(&self) -> Option<Standing> {
         self.wire.lock().clone().filter(|(wire, _)| wire.stands())
     }
 
     // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
-    fn connect(self: &Arc<Self>) -> BoxFuture<Result<Standing>> {
+    fn connect<'a>(self: &'a Arc<Self>) -> Pin<Box<dyn Future<Output = Result<Standing>> + Send + 'a>> {
         let link = Arc::downgrade(self);
-        let connecting = Arc::clone(self);
         Box::pin(async move {
-            let wire = connecting.place.connect(move |notification| {
+            let wire = self.place.connect(move |notification| {
                 if let (None, Some(link)) = (notification, link.upgrade()) {
                     // Whoever waits asks again, and so connects.
                     link.watches.all_touched();
                 }
             });
             let wire = wire.await?;
-            let facts = layout::prepare(&wire, &connecting.names).await?;
+            let facts = layout::prepare(&wire, &self.names).await?;
             Ok((Arc::new(wire), facts))
         })
     }
 
-    async fn limited<T>(&self, connecting: impl Future<Output = Result<T>>) -> Result<T> {
+    /// What has to do with connecting, within the time for it.
+    pub(super) async fn limited<T>(&self, connecting: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::time::timeout(CONNECT_LIMIT, connecting).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {CONNECT_LIMIT:?}", self.place);
             Err(Error::new(ErrorKind::Unavailable, message))
@@ -280,45 +334,12 @@ impl Link {
     }
 }
 
-/// Hears as long as there is somebody to tell, on a new connection where there is none.
-async fn hear_on(link: Weak<Link>, silence: Arc<Notify>, mut ear: Option<Ear>) {
-    loop {
-        if let Some((wire, mut heard)) = ear.take() {
-            loop {
-                let told = tokio::select! {
-                    told = heard.recv() => told,
-                    () = silence.notified() => {
-                        let over = wire.over();
-                        drop(wire);
-                        return over.await;
-                    }
-                };
-                let (Some(told), Some(link)) = (told, link.upgrade()) else { break };
-                link.heard(&told);
-            }
-        }
-        ear = loop {
-            let Some(strong) = link.upgrade().filter(|link| !link.is_closed.load(Ordering::Acquire)) else { return };
-            let opened = strong.limited(strong.open_ear()).await;
-            // Anything may have been told meanwhile.
-            strong.settle(strong.watches.all_touched());
-            drop(strong);
-            match opened {
-                Ok(opened) => {
-                    stay_open(&opened.0).await;
-                    break Some(opened);
-                }
-                Err(_) => tokio::time::sleep(PAUSE).await,
-            }
-        };
-    }
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the store is closed")
 }
 
-/// Nothing is ever asked here, so that a limit for idle sessions would end it again and again. Where the server knows none,
-/// or will not be told, it is opened anew.
-async fn stay_open(ear: &Wire) {
-    let statement = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'";
-    ear.ask(statement, &[]).await.ok();
+fn runtime_ends() -> Error {
+    Error::new(ErrorKind::Unavailable, "the runtime ends")
 }
 
 impl Drop for Link {

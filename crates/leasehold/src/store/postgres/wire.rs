@@ -87,6 +87,14 @@ impl Wire {
         self.ask_once(statement, parameters).await
     }
 
+    /// Runs a statement as [`ask`](Self::ask) on a table that is not needed: where it is missing the connection stays.
+    pub(super) async fn ask_aside(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        let flight = Flight::new(self);
+        let answer = self.client.query_typed(statement, parameters).await;
+        let is_missing = answer.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNDEFINED_TABLE));
+        if is_missing { flight.answered(answer) } else { flight.landed(answer) }
+    }
+
     /// Runs a statement as [`ask`](Self::ask), and once: what a session locks stays locked when a statement is rolled back.
     pub(super) async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         let flight = Flight::new(self);
@@ -105,6 +113,11 @@ impl Wire {
         &self.id
     }
 
+    /// Whether nothing comes any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.client.is_closed()
+    }
+
     pub(super) fn stands(&self) -> bool {
         !self.is_silent() && !self.ended.load(Ordering::Acquire) && !self.client.is_closed()
     }
@@ -116,9 +129,14 @@ impl Wire {
     }
 
     /// Whether a request was given up, and nothing came since.
-    pub(super) fn is_silent(&self) -> bool {
+    fn is_silent(&self) -> bool {
+        self.silence().is_some_and(|silence| silence > SILENCE)
+    }
+
+    /// How long ago the first request was sent that was given up, if nothing came since.
+    pub(super) fn silence(&self) -> Option<Duration> {
         let since = self.silent_since.load(Ordering::Acquire);
-        since != 0 && Clock::system().now().as_nanos().saturating_sub(since) > nanos(SILENCE)
+        (since != 0).then(|| Duration::from_nanos(Clock::system().now().as_nanos().saturating_sub(since)))
     }
 
     /// It is not to be used for anything new.
@@ -166,12 +184,19 @@ impl<'a> Flight<'a> {
         Self { wire, sent: Clock::system().now(), landed: false }
     }
 
-    fn landed<T>(mut self, answer: Result<T, Error>) -> Result<T, Error> {
+    fn landed<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
+        let wire = self.wire;
+        let answer = self.answered(answer);
+        if answer.as_ref().is_err_and(spoils) {
+            wire.end();
+        }
+        answer
+    }
+
+    /// Whatever it was, the connection stands.
+    fn answered<T>(mut self, answer: Result<T, Error>) -> Result<T, Error> {
         self.landed = true;
         self.wire.silent_since.store(0, Ordering::Release);
-        if answer.as_ref().is_err_and(spoils) {
-            self.wire.end();
-        }
         answer
     }
 }
@@ -205,8 +230,4 @@ fn spoils(error: &Error) -> bool {
 /// 128 bits from the operating system, which a `fork` does not repeat, as 32 digits.
 pub(super) fn new_id() -> crate::error::Result<String> {
     Ok(String::from_utf8_lossy(OwnerToken::mint()?.as_bytes()).into_owned())
-}
-
-fn nanos(length: Duration) -> u64 {
-    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -91,7 +91,8 @@ impl QuorumBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] for fewer than three stores, one without ttls, a length of zero, a number of names
+    /// [`ErrorKind::InvalidConfig`] for fewer than three stores, one without ttls or
+    /// that cannot lock, a length of zero, a number of names
     /// that is not that of the stores, or a node for the fence that is not there or has none.
     pub fn build(self) -> Result<Quorum> {
         let Self { stores, names, clock, max_ttl, node_timeout, restart_guard, fence } = self;
@@ -110,6 +111,9 @@ impl QuorumBuilder {
         let nodes: Vec<_> = names.into_iter().zip(stores).map(|(name, store)| Node::new(name, store)).collect();
         if let Some(node) = nodes.iter().find(|node| node.capabilities.expiry == Expiry::Session) {
             return Err(invalid(format!("{} cannot be part of a quorum: its leases end with a connection", node.name)));
+        }
+        if let Some(node) = nodes.iter().find(|node| !node.capabilities.locks) {
+            return Err(invalid(format!("{} cannot be part of a quorum: it cannot lock", node.name)));
         }
         let fencing = match fence {
             None => Fencing::None,

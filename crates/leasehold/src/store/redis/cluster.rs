@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,6 +41,9 @@ pub(super) struct Cluster {
     map: Mutex<Option<Arc<Map>>>,
     /// Held by whoever asks for a new map.
     learning: Arc<tokio::sync::Mutex<()>>,
+    /// How often a new map was asked for, and which of these times brought the present one.
+    asked: AtomicU64,
+    answered: AtomicU64,
     is_closed: AtomicBool,
 }
 
@@ -58,6 +61,8 @@ impl Cluster {
             links: Mutex::default(),
             map: Mutex::default(),
             learning: Arc::default(),
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
         });
         cluster.learn().await?;
@@ -98,6 +103,10 @@ impl Cluster {
         for (at, call) in calls.iter().enumerate() {
             let keeper = map.keeper(slot(call.key())).map(|link| ways.push((at, Way::to(link))));
             answers.push(keeper.err().map(Err));
+        }
+        if ways.len() < calls.len() {
+            // Nobody kept a slot when the map was drawn.
+            self.look_again();
         }
         let mut has_learned = false;
         for turn in 0..TURNS {

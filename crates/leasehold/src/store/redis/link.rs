@@ -247,6 +247,10 @@ impl Link {
             if answers.len() <= at {
                 break;
             }
+            // Without this command the other one is told to go back where it came from.
+            if let Some(Value::ServerError(error)) = answers[..at].first() {
+                return Ok(Err(error.clone().into()));
+            }
             match (answers.swap_remove(at), &after) {
                 (answer, _) if is_unknown(&answer) => {}
                 (Value::ServerError(error), _) => return Ok(Err(error.into())),
@@ -299,9 +303,14 @@ impl Link {
         }
     }
 
-    /// Asks for one answer that changes nothing.
-    pub(super) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value> {
-        self.wire().await?.ask(command).await.map_err(|error| fault::of(error, Effect::Look))
+    /// Asks for one answer that changes nothing, of a primary.
+    pub(super) async fn ask(self: &Arc<Self>, command: Cmd) -> Result<Value> {
+        let answers = self.wire().await?.look(in_one(iter::once(command))).await;
+        match answers.map_err(|error| fault::of(error, Effect::Look))?.pop() {
+            Some(Value::ServerError(error)) => Err(fault::of(error.into(), Effect::Look)),
+            Some(answer) => Ok(answer),
+            None => Err(fault::unexpected(Effect::Look)),
+        }
     }
 
     /// Looks once at leases that may be gone.
@@ -330,7 +339,7 @@ impl Link {
             pipeline.cmd("GET").arg(&*doubt.key);
         }
         let wire = self.wire().await?;
-        let answers = wire.ask_all(&pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
+        let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
         for (doubt, answer) in doubts.iter().zip(answers) {
             match answer {
                 Value::BulkString(held) if held == doubt.owner.as_bytes() => {}

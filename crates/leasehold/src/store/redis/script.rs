@@ -20,11 +20,11 @@ macro_rules! scripts {
 
 scripts! {
     ACQUIRE: "grant.lua" "acquire.lua";
-    EXTEND: "grant.lua" "extend.lua";
-    RELEASE: "release.lua";
-    TRANSFER: "grant.lua" "transfer.lua";
-    INSPECT: "inspect.lua";
-    FORCE_RELEASE: "grant.lua" "force_release.lua";
+    EXTEND: "primary.lua" "grant.lua" "extend.lua";
+    RELEASE: "primary.lua" "release.lua";
+    TRANSFER: "primary.lua" "grant.lua" "transfer.lua";
+    INSPECT: "primary.lua" "inspect.lua";
+    FORCE_RELEASE: "primary.lua" "grant.lua" "force_release.lua";
 }
 
 /// What a script gets beside its keys.

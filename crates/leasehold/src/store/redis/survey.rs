@@ -52,7 +52,7 @@ async fn matching(link: &Arc<Link>, prefix: &str, after: Option<&str>) -> Result
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP).arg("TYPE").arg("string");
-        let Value::Array(answer) = link.ask(&scan).await? else {
+        let Value::Array(answer) = link.ask(scan).await? else {
             return Err(fault::unexpected(Effect::Look));
         };
         let [Value::BulkString(next), Value::Array(keys)] = &*answer else {

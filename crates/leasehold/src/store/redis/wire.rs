@@ -135,7 +135,7 @@ impl Wire {
         let is_known = |at| matches!(item(&commands, at), Value::Array(info) if !info.is_empty());
         Ok(Facts {
             tells: matches!(tracking, Value::Okay),
-            is_replica: redis::from_redis_value::<String>(item(&role, 0)).is_ok_and(|role| role != "master"),
+            is_replica: is_replica(Some(role)),
             removal: match (is_known(0), is_known(1)) {
                 (true, _) => Removal::Delifeq,
                 (false, true) => Removal::Delex,
@@ -162,6 +162,17 @@ impl Wire {
         let answers = self.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
         let answers = flight.landed(answers)?;
         answers.iter().for_each(|answer| self.end_if_demoted(answer));
+        Ok(answers)
+    }
+
+    /// As [`ask_all`](Self::ask_all) for what a replica would answer, too, and must not.
+    pub(super) async fn look(&self, mut questions: Pipeline) -> RedisResult<Vec<Value>> {
+        questions.cmd("ROLE");
+        let mut answers = self.ask_all(&questions).await?;
+        if is_replica(answers.pop()) {
+            self.end();
+            return Err(RedisError::from((ServerErrorKind::ReadOnly.into(), "this is a replica")));
+        }
         Ok(answers)
     }
 
@@ -214,6 +225,13 @@ impl Drop for Flight<'_> {
             self.wire.silent_since.compare_exchange(0, self.sent, Ordering::AcqRel, Ordering::Acquire).ok();
         }
     }
+}
+
+/// What a server says of its role. Where we may not ask, it is taken for a primary.
+fn is_replica(role: Option<Value>) -> bool {
+    let Some(Value::Array(role)) = role else { return false };
+    let role = role.into_iter().next().map(redis::from_redis_value::<String>);
+    role.is_some_and(|role| role.is_ok_and(|role| role != "master"))
 }
 
 fn speaks_only_the_old_protocol(error: &RedisError) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Failure, Fixture, Outcome};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
-use crate::store::{Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Holder, Store, Wake};
+use crate::store::{Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Store, Wake};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// Fails the case unless the condition holds.
@@ -111,6 +111,16 @@ impl<'a> Bench<'a> {
 
     pub(super) async fn is_quiet(&self, wake: &mut BoxFuture) -> bool {
         tokio::time::timeout(Duration::from_millis(50), wake).await.is_err()
+    }
+
+    /// Checks what another client than the holder's sees. Of a lease that ends with its client it may see no more than that
+    /// somebody holds it.
+    pub(super) async fn check_seen(&self, other: &Client, key: &Key, owner: &OwnerToken) -> Outcome {
+        if self.capabilities.expiry == Expiry::Ttl {
+            return other.check_held(key, owner).await;
+        }
+        check!(other.holder(key).await?.is_some(), "{key} should be held, but another client sees nobody");
+        Ok(())
     }
 
     /// Checks two tokens of the same key, the second of a later holder.

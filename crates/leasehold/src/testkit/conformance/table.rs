@@ -3,7 +3,7 @@
 /// Makes one `#[test]` of each case of the [suite](crate::testkit::conformance), in a module of the given name.
 ///
 /// `conformance! { name, fixture }`, with `, without: [..]` for what the store, or its fixture, is not capable of:
-/// any of `expiry`, `fencing`, `hand_over`, `lists`, `outages`, `places`, `wakes`. Those cases are ignored, with the
+/// any of `expiry`, `fencing`, `hand_over`, `lists`, `outages`, `places`, `removal`, `wakes`. Those cases are ignored, with the
 /// reason; a test `deviations_are_declared` fails unless the list is exact. The fixture's expression is evaluated
 /// inside a current-thread runtime, once per test, and may `await`.
 ///
@@ -55,6 +55,21 @@ macro_rules! __conformance_group {
     };
     (places_and_expiry [expiry $($rest:ident)*] $($case:tt)*) => {
         $crate::__conformance_ignored! { "leases do not end by a ttl: expiry" $($case)* }
+    };
+    (fencing_and_removal [fencing $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "there are no fencing tokens: fencing" $($case)* }
+    };
+    (fencing_and_removal [removal $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "leases end with their client and by nobody else: removal" $($case)* }
+    };
+    (places_and_removal [places $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "there are no places in line: places" $($case)* }
+    };
+    (places_and_removal [removal $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "leases end with their client and by nobody else: removal" $($case)* }
+    };
+    (removal [removal $($rest:ident)*] $($case:tt)*) => {
+        $crate::__conformance_ignored! { "leases end with their client and by nobody else: removal" $($case)* }
     };
     (wakes [wakes $($rest:ident)*] $($case:tt)*) => {
         $crate::__conformance_ignored! { "waiters are not woken: wakes" $($case)* }
@@ -143,9 +158,7 @@ macro_rules! __conformance_table {
                     owners_of_any_content_work
                     one_owner_may_hold_several_keys;
                 operator:
-                    force_release_frees_the_key
                     force_release_of_a_free_key_is_none
-                    force_release_compares_the_owner
                     inspect_tells_the_holder
                     inspect_never_takes_the_lease;
                 cancel:
@@ -175,10 +188,13 @@ macro_rules! __conformance_table {
                 fencing:
                     every_grant_has_a_token
                     the_fence_grows_over_release
-                    the_fence_grows_over_force_release
-                    the_floor_of_a_removal_holds
                     asking_again_and_extend_keep_the_token
                     the_fence_is_the_same_for_every_client;
+            }
+            FencingAndRemoval fencing_and_removal {
+                fencing:
+                    the_fence_grows_over_force_release
+                    the_floor_of_a_removal_holds;
             }
             HandOver hand_over {
                 transfer:
@@ -221,8 +237,16 @@ macro_rules! __conformance_table {
                     a_dropped_grant_passes_on
                     a_fired_place_keeps_its_grant
                     release_by_a_waiter_leaves_the_line
-                    who_dropped_its_place_stands_at_the_end
+                    who_dropped_its_place_stands_at_the_end;
+            }
+            PlacesAndRemoval places_and_removal {
+                place:
                     force_release_grants_to_the_head_of_the_line;
+            }
+            Removal removal {
+                operator:
+                    force_release_frees_the_key
+                    force_release_compares_the_owner;
             }
             PlacesAndExpiry places_and_expiry {
                 place:

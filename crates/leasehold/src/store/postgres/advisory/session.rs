@@ -10,11 +10,13 @@ use parking_lot::Mutex;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::carry::Carry;
+use super::turn::{Slots, Turn};
+
 use super::super::answer;
 use super::super::fault::{self, Effect};
 use super::super::link::Link;
-use super::super::marks::MARK;
-use super::super::micros;
+use super::super::waiters::Telling;
 use super::super::wire::{Parameter, Wire, text};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, LostReason, Result};
@@ -24,8 +26,9 @@ use crate::types::{FencingToken, Key, OwnerToken};
 const CHECK: &str = "SELECT current_setting('leasehold.session', true) = $1";
 const UNLOCK: &str = "SELECT CASE WHEN current_setting('leasehold.session', true) = $1 THEN pg_advisory_unlock($2) END";
 
-/// How long a session may take to prove that it is there, once a request to it was given up.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a session that holds nothing may be silent before it is given up: as long as a request may take. Until then
+/// what is under way on it may get its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A session, and who holds what on it.
 pub(super) struct Session {
@@ -33,15 +36,12 @@ pub(super) struct Session {
     wire: Arc<Wire>,
     /// The server's process, and since when it is there.
     backend: (i32, String),
-    slots: Mutex<HashMap<i64, Arc<Slot>>>,
-    /// Those to tell when it ends.
-    losses: Mutex<HashMap<i64, Loss>>,
+    /// The server would grant a lock to each of us, for it knows the session alone; so whoever asks for it or gives it
+    /// back has its slot until the answer is there.
+    slots: Slots,
+    held: Mutex<HashMap<i64, Held>>,
     ended: AtomicBool,
 }
-
-/// Who holds a lock here. The server would grant it to each of us, for it knows the session alone; so whoever asks for it
-/// or gives it back has the slot until the answer is there.
-type Slot = tokio::sync::Mutex<Option<Held>>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Held {
@@ -49,9 +49,19 @@ pub(super) struct Held {
     pub(super) owner: OwnerToken,
     pub(super) fence: FencingToken,
     pub(super) loss: Loss,
+    /// When its holder ceases to assume it unless it is renewed.
+    until: Moment,
 }
 
-/// What became of a claim.
+/// A claim.
+pub(super) struct Ask {
+    pub(super) key: Key,
+    pub(super) owner: OwnerToken,
+    pub(super) ttl: Duration,
+    pub(super) waits: bool,
+}
+
+/// What became of it.
 pub(super) enum Answer {
     Granted(Held),
     /// Somebody in this process has it, who tells of the release here.
@@ -73,8 +83,8 @@ impl Session {
             link: Arc::clone(link),
             wire: Arc::clone(wire),
             backend: (answer::get(row, 1, Effect::Look)?, answer::get(row, 2, Effect::Look)?),
-            slots: Mutex::default(),
-            losses: Mutex::default(),
+            slots: Slots::default(),
+            held: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let (watched, over) = (Arc::downgrade(&session), wire.over());
@@ -101,28 +111,53 @@ impl Session {
         self.wire.id()
     }
 
-    /// Looks whether the other end is there, if there is a doubt. Ends a session that is good for nothing new, unless it
-    /// holds something.
-    pub(super) async fn settle(&self) {
-        if self.wire.is_silent() && !matches!(tokio::time::timeout(PATIENCE, self.check()).await, Ok(Ok(()))) {
-            self.end();
-        }
-        if !self.wire.stands() && self.losses.lock().is_empty() {
+    pub(super) fn is_on(&self, wire: &Arc<Wire>) -> bool {
+        Arc::ptr_eq(&self.wire, wire)
+    }
+
+    /// Whether it is good for something new.
+    pub(super) fn stands(&self) -> bool {
+        !self.has_ended() && self.wire.stands()
+    }
+
+    /// Whether somebody asks for this lock here, or holds it.
+    pub(super) fn concerns(&self, id: i64) -> bool {
+        self.slots.has(id) || self.held.lock().contains_key(&id)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.slots.is_empty() && self.held.lock().is_empty()
+    }
+
+    /// Ends a session that is good for nothing new, once nobody relies on what it holds. One that is only silent keeps
+    /// that: it is lost when the connection ends, or when the holder's own time is up.
+    pub(super) fn settle(&self) {
+        let now = Clock::system().now();
+        let is_relied_on = || self.held.lock().values().any(|held| held.until > now);
+        let may_recover = self.wire.silence().is_some_and(|silence| silence < PATIENCE);
+        if !self.has_ended() && !self.wire.stands() && !may_recover && !is_relied_on() {
             self.end();
         }
     }
 
+    /// Who asks for a lock here, or gives it back, while the value stands.
+    pub(super) fn turn(self: &Arc<Self>, id: i64) -> Turn {
+        Turn::new(Arc::clone(self), id)
+    }
+
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     /// Runs to its end what must not be left half done, also if it is given up.
     pub(super) async fn run<T: Send + 'static>(
-        self: &Arc<Self>,
+        &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         let mut given_up = GivenUp(Some((Arc::clone(&self.wire), Clock::system().now())));
-        let answer = tokio::spawn(work).await;
+        let answer = Carry::new(work).await;
         given_up.0 = None;
-        answer.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Indeterminate, "the runtime ended before the answer").with_source(error))
-        })
+        answer
     }
 
     /// Gives it up: its locks may be anybody's.
@@ -134,58 +169,59 @@ impl Session {
     /// Lets it go: its locks are free once the connection has ended, which it does in order.
     pub(super) fn close(&self) {
         self.ended.store(true, Ordering::Release);
-        for (_, loss) in std::mem::take(&mut *self.losses.lock()) {
-            loss.raise(LostReason::ConnectionLost);
+        for (_, held) in std::mem::take(&mut *self.held.lock()) {
+            held.loss.raise(LostReason::ConnectionLost);
         }
         self.link.watches.all_touched();
     }
 
     /// Asks for a lock. To be run to its end, whoever waits for the answer.
-    pub(super) async fn claim(self: Arc<Self>, id: i64, key: Key, owner: OwnerToken, waits: bool) -> Result<Answer> {
-        let slot = self.slot(id);
-        let mut held = slot.lock().await;
-        let answer = match &*held {
-            Some(held) if held.owner == owner => self.check().await.map(|()| Answer::Granted(held.clone())),
+    pub(super) async fn claim(mut turn: Turn, ask: Ask) -> Result<Answer> {
+        turn.begin().await;
+        let (session, id) = (turn.session(), turn.id());
+        let sent = Clock::system().now();
+        match session.held(id) {
+            Some(held) if held.owner == ask.owner => {
+                session.check().await?;
+                Ok(session.prolong(id, &ask.owner, sent + ask.ttl).map_or(Answer::HeldHere, Answer::Granted))
+            }
             Some(_) => Ok(Answer::HeldHere),
             None => {
-                let unread = Unread::of(&self);
-                let answer = self.claim_from_server(id, &key, &owner, waits).await;
+                let unread = Unread::of(session);
+                let answer = session.claim_from_server(id, &ask).await;
                 unread.read(&answer);
                 answer
             }
-        };
-        if let Ok(Answer::Granted(granted)) = &answer {
-            *held = Some(granted.clone());
         }
-        drop(held);
-        self.forget(id, &slot);
-        answer
     }
 
-    async fn claim_from_server(&self, id: i64, key: &Key, owner: &OwnerToken, waits: bool) -> Result<Answer> {
+    async fn claim_from_server(&self, id: i64, ask: &Ask) -> Result<Answer> {
+        let (sent, stored) = (Clock::system().now(), ask.key.as_stored());
+        // A mark that comes later does not count for a release that came before it.
+        let mut is_marked = ask.waits && self.link.marks.has(stored);
         let mut fence = self.try_lock(id).await?;
-        let mut is_marked = waits && self.link.marks.has(key.as_stored());
-        if fence.is_none() && waits && !is_marked {
-            let sent = Clock::system().now();
-            let (stored, length) = (key.as_stored(), micros(MARK));
-            let marking: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&length, Type::INT8)];
+        if fence.is_none() && ask.waits && !is_marked {
             // A release that the mark came too late for is seen by the second question.
-            let (marked, tried) =
-                tokio::join!(biased; self.wire.ask(&self.link.statements.mark, &marking), self.try_lock(id));
-            fence = tried?;
-            is_marked = marked.is_ok();
-            if is_marked {
-                self.link.marks.add(stored, sent);
-            }
+            let (marked, tried) = tokio::join!(biased; self.link.mark(&self.wire, stored), self.try_lock(id));
+            (is_marked, fence) = (marked, tried?);
         }
         let Some(fence) = fence else { return Ok(Answer::HeldElsewhere(is_marked)) };
-        let held = Held { key: key.clone(), owner: owner.clone(), fence, loss: Loss::new() };
-        self.losses.lock().insert(id, held.loss.clone());
+        let (key, owner, until) = (ask.key.clone(), ask.owner.clone(), sent + ask.ttl);
+        let held = Held { key, owner, fence, loss: Loss::new(), until };
+        self.held.lock().insert(id, held.clone());
         // It may have ended just before it could have told.
         if self.has_ended() {
             held.loss.raise(LostReason::ConnectionLost);
         }
         Ok(Answer::Granted(held))
+    }
+
+    /// The holder relies on it until then.
+    pub(super) fn prolong(&self, id: i64, owner: &OwnerToken, until: Moment) -> Option<Held> {
+        let mut held = self.held.lock();
+        let held = held.get_mut(&id).filter(|held| held.owner == *owner)?;
+        held.until = held.until.max(until);
+        Some(held.clone())
     }
 
     /// The token, if the lock was free.
@@ -214,41 +250,37 @@ impl Session {
     }
 
     /// Gives a lock back; `false` = this owner has it not. To be run to its end, whoever waits for the answer.
-    pub(super) async fn release(self: Arc<Self>, id: i64, key: Key, owner: OwnerToken) -> Result<bool> {
-        let slot = self.slot(id);
-        let mut held = slot.lock().await;
-        let is_ours = held.as_ref().is_some_and(|held| held.owner == owner && held.key == key);
-        let released = if is_ours {
-            let unread = Unread::of(&self);
-            let unlocked = self.unlock(id, &key).await;
-            unread.read(&unlocked);
-            unlocked.map(|()| true)
-        } else {
-            Ok(false)
-        };
-        if is_ours && released.is_ok() {
-            *held = None;
-            self.losses.lock().remove(&id);
+    pub(super) async fn release(mut turn: Turn, key: Key, owner: OwnerToken) -> Result<bool> {
+        turn.begin().await;
+        let (session, id) = (turn.session(), turn.id());
+        let is_ours = session.held(id).is_some_and(|held| held.owner == owner && held.key == key);
+        if !is_ours {
+            return Ok(false);
         }
-        drop(held);
-        if is_ours {
-            self.link.watches.released(&key, &owner);
-        }
-        self.forget(id, &slot);
-        released
+        // If it is not certain that it was given back the session ends.
+        session.held.lock().remove(&id);
+        let unread = Unread::of(session);
+        let unlocked = session.unlock(id, &key).await;
+        unread.read(&unlocked);
+        session.link.watches.released(&key, &owner);
+        unlocked.map(|()| true)
     }
 
     async fn unlock(&self, id: i64, key: &Key) -> Result<()> {
         let unlocking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
-        let (stored, told) = (key.as_stored(), self.link.released(key.as_stored()));
-        let telling: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&told, Type::TEXT)];
-        let (unlocked, _) = tokio::join!(biased;
+        let (stored, telling) = (key.as_stored(), self.link.waiters.telling(key.as_stored()));
+        let (unlocked, ()) = tokio::join!(biased;
             self.wire.ask_once(UNLOCK, &unlocking),
-            self.wire.ask(&self.link.statements.tell, &telling),
+            self.link.tell(&self.wire, stored, telling),
         );
         let unlocked = unlocked.map_err(|error| fault::of(error, Effect::Change));
         match unlocked.map(|rows| verdict(&rows)) {
-            Ok(Some(true)) => Ok(()),
+            Ok(Some(true)) => {
+                if telling == Telling::Nobody {
+                    self.link.tell_late(&self.wire, stored).await;
+                }
+                Ok(())
+            }
             Ok(Some(false)) => {
                 self.end();
                 Err(Error::new(ErrorKind::Indeterminate, "the session did not hold what it should: it was ended"))
@@ -262,11 +294,8 @@ impl Session {
     }
 
     /// Who holds a lock here.
-    pub(super) async fn holder(&self, id: i64) -> Option<Held> {
-        let slot = self.slots.lock().get(&id).cloned()?;
-        let held = slot.lock().await.clone();
-        self.forget(id, &slot);
-        held
+    pub(super) fn held(&self, id: i64) -> Option<Held> {
+        self.held.lock().get(&id).cloned()
     }
 
     /// Makes sure that the session is still the one that was begun: then it has what it was granted.
@@ -282,19 +311,6 @@ impl Session {
     fn swapped(&self) -> Error {
         self.end();
         pooled()
-    }
-
-    fn slot(&self, id: i64) -> Arc<Slot> {
-        Arc::clone(self.slots.lock().entry(id).or_default())
-    }
-
-    /// Drops a slot that nobody uses.
-    fn forget(&self, id: i64, slot: &Arc<Slot>) {
-        let mut slots = self.slots.lock();
-        // The map's and the caller's; others are made under the lock.
-        if Arc::strong_count(slot) == 2 && slot.try_lock().is_ok_and(|held| held.is_none()) {
-            slots.remove(&id);
-        }
     }
 }
 

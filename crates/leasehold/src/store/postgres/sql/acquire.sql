@@ -15,9 +15,11 @@ WITH held AS MATERIALIZED (
         expires = CASE WHEN lease.owner = $2 THEN greatest(lease.expires,
             clock_timestamp() + $3 * interval '1 microsecond')
             ELSE clock_timestamp() + $3 * interval '1 microsecond' END,
-        since = CASE WHEN lease.owner = $2 THEN lease.since ELSE clock_timestamp() END,
+        since = CASE WHEN lease.owner = $2 AND lease.expires > clock_timestamp()
+            THEN lease.since ELSE clock_timestamp() END,
         renewed = clock_timestamp(),
-        holder = CASE WHEN lease.owner = $2 THEN lease.holder ELSE $4 END
+        holder = CASE WHEN lease.owner = $2 AND lease.expires > clock_timestamp()
+            THEN lease.holder ELSE $4 END
     WHERE lease.owner = '' OR lease.owner = $2 OR lease.expires <= clock_timestamp()
     RETURNING fence, expires
 )

@@ -15,4 +15,6 @@ SELECT
         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS privilege
         WHERE nspname = $1 AND relname = $2 || '_waits'
             AND has_schema_privilege(space.oid, 'USAGE')),
-    current_setting('synchronous_commit') <> 'off' AND current_setting('fsync') = 'on'
+    current_setting('synchronous_commit') <> 'off' AND current_setting('fsync') = 'on',
+    (SELECT min(relname) FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = relnamespace
+        WHERE nspname = $1 AND relname IN ($2, $2 || '_fence') AND relpersistence <> 'p')

@@ -1,10 +1,19 @@
 -- A row of yesterday is not needed for its token, which the sequence remembers. No claim is a day old: none that drew
--- its token before the row went can still be valid.
-WITH idle AS (
-    SELECT key FROM {leases} WHERE expires < clock_timestamp() - interval '1 day'
-    LIMIT 10000 FOR UPDATE SKIP LOCKED
-), waits AS (
-    DELETE FROM {waits} WHERE until < clock_timestamp() - interval '1 hour'
+-- its token before the row went can still be valid. Few keys at a time, in their order, so that nobody has to wait.
+WITH near AS MATERIALIZED (
+    SELECT key, expires FROM {leases} WHERE key > $1 ORDER BY key LIMIT $2
+), idle AS MATERIALIZED (
+    SELECT lease.key FROM {leases} AS lease JOIN near USING (key)
+    WHERE near.expires < clock_timestamp() - interval '1 day'
+        AND lease.expires < clock_timestamp() - interval '1 day' AND {without_flush}
+    FOR UPDATE OF lease SKIP LOCKED
+), gone AS (
+    DELETE FROM {leases} AS lease USING idle WHERE lease.key = idle.key
+), marks AS MATERIALIZED (
+    SELECT key, until FROM {waits} WHERE key > $1 ORDER BY key LIMIT $2
+), forgotten AS (
+    DELETE FROM {waits} AS mark USING marks
+    WHERE mark.key = marks.key AND marks.until < clock_timestamp() - interval '1 hour'
+        AND mark.until < clock_timestamp() - interval '1 hour'
 )
-DELETE FROM {leases} AS lease USING idle
-WHERE lease.key = idle.key AND lease.expires < clock_timestamp() - interval '1 day' AND {without_flush}
+SELECT key FROM near ORDER BY key DESC LIMIT 1

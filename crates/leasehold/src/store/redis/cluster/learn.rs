@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long the servers of the last map may take to tell the present one before those of the URL are asked.
 const MAP_LIMIT: Duration = Duration::from_secs(1);
 
+/// A server's host, and what it tells: who keeps which slots, and whether it sees the cluster well.
+type Told = (String, Result<(Value, bool)>);
+
 impl Cluster {
     /// Asks for a new map, soon and apart from whoever has a reason to doubt the present one.
     pub(super) fn look_again(self: &Arc<Self>) {
@@ -31,34 +34,42 @@ impl Cluster {
         }
     }
 
-    /// A new map.
+    /// A new map: one that was asked for after this was called, by whomever.
     pub(super) async fn learn(self: &Arc<Self>) -> Result<Arc<Map>> {
+        let before = self.asked.load(Ordering::Acquire);
         let _turn = self.learning.lock().await;
-        self.draw().await
+        let drawn = self.map.lock().clone().filter(|_| self.answered.load(Ordering::Acquire) > before);
+        match drawn {
+            Some(map) => Ok(map),
+            None => self.draw().await,
+        }
     }
 
     async fn draw(self: &Arc<Self>) -> Result<Arc<Map>> {
+        let turn = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let map = self.draw_anew().await?;
+        self.answered.store(turn, Ordering::Release);
+        Ok(map)
+    }
+
+    async fn draw_anew(&self) -> Result<Arc<Map>> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
         let known: Vec<_> = self.links.lock().values().cloned().collect();
-        if let Ok(map) = self.draw_by(known, MAP_LIMIT).await {
+        let mut asked = ask(known, MAP_LIMIT);
+        if let Ok(map) = self.draw_by(&mut asked).await {
+            // What the others say must still be heard, or they would be taken for silent.
+            asked.detach_all();
             return Ok(self.put_up(map));
         }
         let seeds = self.seeds.iter().map(|seed| self.new_link(seed.clone())).collect();
-        Ok(self.put_up(self.draw_by(seeds, CONNECT_LIMIT).await?))
+        Ok(self.put_up(self.draw_by(&mut ask(seeds, CONNECT_LIMIT)).await?))
     }
 
     /// By the word of the first server that tells; one that sees the cluster fail, perhaps because it is cut off, is
     /// believed only if no other tells.
-    async fn draw_by(&self, links: Vec<Arc<Link>>, limit: Duration) -> Result<Map> {
-        let mut asked = JoinSet::new();
-        for link in links {
-            asked.spawn(async move {
-                let told = tokio::time::timeout(limit, slots(&link)).await;
-                (link.host().unwrap_or_default(), told.unwrap_or_else(|_| Err(silent(&link))))
-            });
-        }
+    async fn draw_by(&self, asked: &mut JoinSet<Told>) -> Result<Map> {
         let (mut second_best, mut failed) = (None, None);
         while let Some(answer) = asked.join_next().await {
             let Ok((host, told)) = answer else { continue };
@@ -94,6 +105,15 @@ impl Cluster {
         }
         map
     }
+}
+
+/// Asks all of these at once.
+fn ask(links: Vec<Arc<Link>>, limit: Duration) -> JoinSet<Told> {
+    let asked = links.into_iter().map(|link| async move {
+        let told = tokio::time::timeout(limit, slots(&link)).await;
+        (link.host().unwrap_or_default(), told.unwrap_or_else(|_| Err(silent(&link))))
+    });
+    asked.collect()
 }
 
 /// Who keeps which slots by the word of one server, and whether it sees the cluster well.

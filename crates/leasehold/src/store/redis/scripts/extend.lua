@@ -1,7 +1,8 @@
 -- KEYS: key, companion. ARGV: owner, ttl, now, holder or nothing.
 -- Answers {1, how long it stands, fencing token} or {0}.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-    return { 0 }
+local held = redis.call('GET', KEYS[1])
+if held ~= ARGV[1] then
+    return refused(KEYS[1], held) or { 0 }
 end
 -- First, because a server that is out of memory still lets this pass. What is noted is not worth a lease.
 local stands = prolong(KEYS[1], ARGV[2])

@@ -2,7 +2,7 @@
 -- Answers what the inspection does, and the fencing token up to which the resource should refuse.
 local held = redis.call('GET', KEYS[1])
 if not held or (ARGV[1] and held ~= ARGV[1]) then
-    return {}
+    return refused(KEYS[1], held) or {}
 end
 local companion = redis.call('HMGET', KEYS[2], 'held', 'renewed', 'holder', 'fence')
 local left = redis.call('PTTL', KEYS[1])

@@ -2,11 +2,15 @@
 -- Without a holder the old one stays. Answers as acquire does, or {0} if neither owner holds the key.
 local from = redis.call('GET', KEYS[1])
 if from == ARGV[1] then
+    local refusal = refused(KEYS[1], from)
+    if refusal then
+        return refusal
+    end
     local fence = present_fence(KEYS[1], KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
 if from ~= ARGV[5] then
-    return { 0 }
+    return refused(KEYS[1], from) or { 0 }
 end
 local holder = ARGV[4]
 if holder == '' then

@@ -1,0 +1,30 @@
+//! Acquires and releases on memory as often as it is told, for a count of instructions:
+//!
+//! ```sh
+//! cargo bench -p leasehold --bench instructions --no-run
+//! valgrind --tool=callgrind target/release/deps/instructions-<hash> 1000     # and again with 11000
+//! ```
+//!
+//! The difference of two runs is what the cycles between them cost, without start-up.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to report")]
+
+use std::hint::black_box;
+
+use leasehold::LockManager;
+use leasehold::store::memory::MemoryStore;
+
+fn main() {
+    // Cargo passes `--bench`.
+    let times = std::env::args().filter_map(|argument| argument.parse::<u32>().ok()).next().unwrap_or(1000);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let locks = LockManager::new(MemoryStore::new());
+        let lock = locks.lock("key");
+        for _ in 0..times {
+            let guard = lock.try_acquire().await.unwrap().unwrap();
+            black_box(&guard);
+            guard.release().await.unwrap();
+        }
+    });
+}

@@ -1,0 +1,140 @@
+//! The sessions of a store: one, and those before it that are not known to have ended.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_postgres::types::Type;
+
+use super::super::link::Link;
+use super::super::wire::Parameter;
+use super::session::Session;
+use super::turn::Turn;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How many there are at most: where each of them fell silent, one more would, too.
+const MOST: usize = 4;
+
+pub(super) struct Sessions {
+    link: Arc<Link>,
+    all: Mutex<All>,
+    /// Held by whoever begins one.
+    beginning: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct All {
+    /// In the order of their beginnings.
+    live: Vec<Arc<Session>>,
+    /// Those that ended here, and may be there still at the server.
+    ended: Vec<Arc<Session>>,
+    is_closed: bool,
+}
+
+impl Sessions {
+    pub(super) fn to(link: &Arc<Link>) -> Arc<Self> {
+        Arc::new(Self { link: Arc::clone(link), all: Mutex::default(), beginning: tokio::sync::Mutex::default() })
+    }
+
+    /// A turn at a lock, on the session that has to do with it already, or else on one that stands; a new one if there is
+    /// none.
+    pub(super) async fn turn(&self, id: i64) -> Result<Turn> {
+        loop {
+            if let Some(turn) = self.known_turn(id)? {
+                return Ok(turn);
+            }
+            self.begin().await?;
+        }
+    }
+
+    fn known_turn(&self, id: i64) -> Result<Option<Turn>> {
+        let mut all = self.all.lock();
+        if all.is_closed {
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        all.settle();
+        // Two sessions must not ask for one owner at once: either might be granted what the other one is refused.
+        let concerned = all.live.iter().find(|session| session.concerns(id));
+        let standing = || all.live.iter().rev().find(|session| session.stands());
+        let crowded = || all.live.last().filter(|_| all.live.len() >= MOST);
+        Ok(concerned.or_else(standing).or_else(crowded).map(|session| session.turn(id)))
+    }
+
+    /// Turns at a lock on the sessions that have to do with it.
+    pub(super) fn turns(&self, id: i64) -> Vec<Turn> {
+        let live = self.live();
+        live.iter().filter(|session| session.concerns(id)).map(|session| session.turn(id)).collect()
+    }
+
+    pub(super) fn live(&self) -> Vec<Arc<Session>> {
+        let mut all = self.all.lock();
+        all.settle();
+        all.live.clone()
+    }
+
+    /// Makes sure that there is one that stands.
+    pub(super) async fn begin(&self) -> Result<()> {
+        let _turn = self.beginning.lock().await;
+        if self.live().iter().any(|session| session.stands()) {
+            return Ok(());
+        }
+        let (wire, _) = self.link.wire().await?;
+        // It was silent, and is not any more.
+        if self.live().iter().any(|session| session.is_on(&wire)) {
+            return Ok(());
+        }
+        let ended = self.all.lock().ended.clone();
+        for session in ended {
+            // What it holds is nobody's.
+            let ((pid, start), id) = (session.backend(), session.id());
+            let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
+            if self.link.look(include_str!("../sql/end.sql"), &known).await.is_ok() {
+                self.all.lock().ended.retain(|other| !Arc::ptr_eq(other, &session));
+            }
+        }
+        let session = Session::begin(&self.link, &wire).await?;
+        let mut all = self.all.lock();
+        if all.is_closed {
+            session.close();
+            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+        }
+        all.live.push(session);
+        Ok(())
+    }
+
+    /// Lets all of them go, and begins none any more.
+    pub(super) fn close(&self) {
+        let mut all = self.all.lock();
+        all.is_closed = true;
+        for session in std::mem::take(&mut all.live) {
+            session.close();
+        }
+    }
+}
+
+impl All {
+    /// Sorts out those that ended, and ends those that are not needed.
+    fn settle(&mut self) {
+        let mut has_one = false;
+        for session in self.live.iter().rev() {
+            session.settle();
+            if session.stands() {
+                // There was a doubt, which has gone, and a newer one was begun meanwhile.
+                if has_one && session.is_idle() {
+                    session.end();
+                }
+                has_one = true;
+            }
+        }
+        let (ended, live) = std::mem::take(&mut self.live).into_iter().partition(|session| session.has_ended());
+        self.live = live;
+        self.ended.extend::<Vec<_>>(ended);
+        self.ended.drain(..self.ended.len().saturating_sub(MOST));
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.all.lock().live).finish()
+    }
+}

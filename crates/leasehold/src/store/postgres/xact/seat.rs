@@ -1,0 +1,414 @@
+//! What one owner has of one key: a place in the server's line, or the lock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::super::fault::{self, Effect};
+use super::connections::Connections;
+use super::transaction::{Transaction, pooled};
+use crate::error::{Error, ErrorKind, LostReason, Result};
+use crate::store::{BoxFuture, Grant, Loss};
+use crate::types::{FencingToken, Key, OwnerToken};
+
+/// How often it is looked whether a place is still one: at least three times in a ttl, and within these bounds.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// The first pause between looks whether a claim has come to the line; doubled each time.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// Who has what.
+#[derive(Debug, Default)]
+pub(super) struct Seats(Mutex<HashMap<(Key, OwnerToken), Arc<Seat>>>);
+
+impl Seats {
+    /// The seat of an owner, a new one if there is none.
+    pub(super) fn take(self: &Arc<Self>, key: &Key, owner: &OwnerToken, lock: i64) -> Arc<Seat> {
+        let mut seats = self.0.lock();
+        let seat = seats.entry((key.clone(), owner.clone()));
+        let seat = seat.or_insert_with(|| Seat::new(self, key, owner, lock));
+        if matches!(*seat.state.lock(), State::Over(_)) {
+            *seat = Seat::new(self, key, owner, lock);
+        }
+        Arc::clone(seat)
+    }
+
+    pub(super) fn find(&self, key: &Key, owner: &OwnerToken) -> Option<Arc<Seat>> {
+        self.0.lock().get(&(key.clone(), owner.clone())).cloned()
+    }
+
+    /// Who in this process has the lock of this name.
+    pub(super) fn holder(&self, stored: &str) -> Option<(OwnerToken, FencingToken)> {
+        let seats: Vec<_> = {
+            let seats = self.0.lock();
+            seats.values().filter(|seat| seat.key.as_stored() == stored).map(Arc::clone).collect()
+        };
+        let standing = |seat: &Arc<Seat>| seat.held().filter(|held| !held.transaction.has_ended());
+        seats.iter().find_map(|seat| Some((seat.owner.clone(), standing(seat)?.fence)))
+    }
+
+    /// All, none of which is to be found any more.
+    pub(super) fn clear(&self) -> Vec<Arc<Seat>> {
+        std::mem::take(&mut *self.0.lock()).into_values().collect()
+    }
+}
+
+/// What one owner has of one key.
+pub(super) struct Seat {
+    key: Key,
+    owner: OwnerToken,
+    lock: i64,
+    seats: Weak<Seats>,
+    /// Whoever asks for this owner, or gives back, has it until the answer is there.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// The state is another one.
+    changed: Notify,
+    /// The task that waits is to leave, or to look whether it is still needed.
+    dismissed: Notify,
+}
+
+enum State {
+    Empty,
+    /// In the server's line.
+    Waiting,
+    /// Granted by the line, and nobody has looked.
+    Granted(Held),
+    Held(Held),
+    /// And why, if something failed.
+    Over(Option<Error>),
+}
+
+/// A lock that is held.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    transaction: Arc<Transaction>,
+    fence: FencingToken,
+    loss: Loss,
+}
+
+impl Held {
+    pub(super) fn grant(self, ttl: Duration) -> Grant {
+        Grant::new(ttl).fencing(self.fence).loss(self.loss)
+    }
+}
+
+/// What became of a claim.
+pub(super) enum Answer {
+    Granted(Held),
+    Contended,
+    /// Who claims stands in line; with the place, if it is a new one.
+    InLine(Option<BoxFuture>),
+    /// What there was is gone: there is a new seat for the next one.
+    Gone,
+}
+
+impl Seat {
+    fn new(seats: &Arc<Seats>, key: &Key, owner: &OwnerToken, lock: i64) -> Arc<Self> {
+        Arc::new(Self {
+            key: key.clone(),
+            owner: owner.clone(),
+            lock,
+            seats: Arc::downgrade(seats),
+            turn: tokio::sync::Mutex::default(),
+            state: Mutex::new(State::Empty),
+            changed: Notify::new(),
+            dismissed: Notify::new(),
+        })
+    }
+
+    /// Asks for the lock. To be run to its end, whoever waits for the answer.
+    pub(super) async fn claim(
+        self: Arc<Self>,
+        connections: Arc<Connections>,
+        ttl: Duration,
+        waits: bool,
+    ) -> Result<Answer> {
+        let _turn = self.turn.lock().await;
+        if self.is_waiting() {
+            return Ok(Answer::InLine(None));
+        }
+        if let Some(held) = self.held() {
+            let is_held = self.confirm(&held).await?;
+            return Ok(if is_held { Answer::Granted(held) } else { Answer::Gone });
+        }
+        if !matches!(*self.state.lock(), State::Empty) {
+            return Ok(Answer::Gone);
+        }
+        let answer = self.ask(&connections, ttl, waits).await;
+        if !matches!(answer, Ok(Answer::Granted(_) | Answer::InLine(_))) {
+            self.over(None);
+        }
+        answer
+    }
+
+    async fn ask(self: &Arc<Self>, connections: &Arc<Connections>, ttl: Duration, waits: bool) -> Result<Answer> {
+        let (transaction, is_locked) = Transaction::begin(connections, self.lock).await?;
+        if is_locked {
+            return match transaction.draw().await {
+                Ok((fence, loss)) => {
+                    let held = Held { transaction: Arc::new(transaction), fence, loss };
+                    *self.state.lock() = State::Held(held.clone());
+                    Ok(Answer::Granted(held))
+                }
+                Err(error) => {
+                    transaction.abandon().await;
+                    Err(error)
+                }
+            };
+        }
+        if !waits {
+            // It holds nothing, whatever comes of this.
+            transaction.end().await.ok();
+            return Ok(Answer::Contended);
+        }
+        let transaction = Arc::new(transaction);
+        *self.state.lock() = State::Waiting;
+        let place = Place::of(self);
+        tokio::spawn(Arc::clone(self).stand(Arc::clone(&transaction), ttl));
+        self.until_in_line(&transaction).await?;
+        let mut state = self.state.lock();
+        match &mut *state {
+            State::Waiting => {
+                drop(state);
+                Ok(Answer::InLine(Some(Box::pin(place))))
+            }
+            State::Over(error) => Err(error.take().unwrap_or_else(|| fault::unexpected(Effect::Change))),
+            _ => {
+                drop(state);
+                self.seen().map_or(Ok(Answer::Gone), |held| Ok(Answer::Granted(held)))
+            }
+        }
+    }
+
+    /// Waits until the server has put the claim into its line, so that whoever comes later stands behind it.
+    async fn until_in_line(&self, transaction: &Transaction) -> Result<()> {
+        let mut pause = PAUSE;
+        while self.is_waiting() && transaction.standing().await?.is_none() {
+            tokio::time::timeout(pause, self.until_settled()).await.ok();
+            pause *= 2;
+        }
+        Ok(())
+    }
+
+    /// Waits in the server's line, and then until somebody has looked.
+    async fn stand(self: Arc<Self>, transaction: Arc<Transaction>, ttl: Duration) {
+        let answer = {
+            let mut asked = pin!(transaction.lock());
+            tokio::select! { biased;
+                answer = &mut asked => Some(answer),
+                () = self.dismissed.notified() => {
+                    transaction.leave(asked).await;
+                    return self.over(None);
+                }
+                () = is_broken(&transaction, ttl) => None,
+            }
+        };
+        let granted = match answer {
+            Some(Ok(Some(_))) => transaction.draw().await,
+            Some(Ok(None)) => Err(pooled()),
+            Some(Err(error)) => Err(fault::of(error, Effect::Change)),
+            None => {
+                Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more"))
+            }
+        };
+        match granted {
+            Ok((fence, loss)) => {
+                *self.state.lock() = State::Granted(Held { transaction, fence, loss });
+                self.changed.notify_waiters();
+            }
+            Err(error) => {
+                transaction.abandon().await;
+                return self.over(Some(error));
+            }
+        }
+        self.dismissed.notified().await;
+        let unseen = {
+            let mut state = self.state.lock();
+            match std::mem::replace(&mut *state, State::Over(None)) {
+                State::Granted(held) => Some(held),
+                other => {
+                    *state = other;
+                    None
+                }
+            }
+        };
+        if let Some(held) = unseen {
+            held.transaction.end().await.ok();
+            self.over(None);
+        }
+    }
+
+    /// Whether what is held is held still.
+    async fn confirm(&self, held: &Held) -> Result<bool> {
+        let is_held = match held.transaction.check().await {
+            Err(_) if held.transaction.has_ended() => false,
+            answer => answer?,
+        };
+        if is_held {
+            self.seen();
+        } else {
+            held.loss.raise(LostReason::ConnectionLost);
+            self.over(None);
+            // So that what is left of it is in nobody's way.
+            held.transaction.abandon().await;
+        }
+        Ok(is_held)
+    }
+
+    /// What this owner holds, if that is so.
+    pub(super) async fn check(self: Arc<Self>) -> Result<Option<Held>> {
+        let _turn = self.turn.lock().await;
+        let Some(held) = self.held() else { return Ok(None) };
+        Ok(self.confirm(&held).await?.then_some(held))
+    }
+
+    /// Gives back the lock, or the place. `false` = there was no lock. To be run to its end, whoever waits for the answer.
+    pub(super) async fn release(self: Arc<Self>) -> Result<bool> {
+        let _turn = self.turn.lock().await;
+        if self.is_waiting() {
+            self.dismissed.notify_one();
+            self.until_settled().await;
+        }
+        let held = self.held();
+        self.over(None);
+        self.dismissed.notify_one();
+        match held {
+            Some(held) if !held.transaction.has_ended() => held.transaction.end().await,
+            Some(held) => {
+                held.transaction.abandon().await;
+                Ok(false)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Ends it with its store.
+    pub(super) async fn close(self: Arc<Self>) {
+        if let Some(held) = self.held() {
+            held.loss.raise(LostReason::ConnectionLost);
+        }
+        // The server finds out by itself if this fails.
+        self.release().await.ok();
+    }
+
+    /// Nobody waits for the place any more; a lock that somebody has seen stays.
+    fn leave(self: &Arc<Self>) {
+        if matches!(*self.state.lock(), State::Waiting | State::Granted(_)) {
+            self.forget();
+            self.dismissed.notify_one();
+        }
+    }
+
+    fn held(&self) -> Option<Held> {
+        match &*self.state.lock() {
+            State::Granted(held) | State::Held(held) => Some(held.clone()),
+            _ => None,
+        }
+    }
+
+    /// Somebody knows of the lock.
+    fn seen(&self) -> Option<Held> {
+        let mut state = self.state.lock();
+        let (State::Granted(held) | State::Held(held)) = &*state else { return None };
+        let held = held.clone();
+        *state = State::Held(held.clone());
+        drop(state);
+        self.dismissed.notify_one();
+        Some(held)
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(*self.state.lock(), State::Waiting)
+    }
+
+    fn over(&self, error: Option<Error>) {
+        let before = std::mem::replace(&mut *self.state.lock(), State::Over(error));
+        drop(before);
+        self.forget();
+        self.changed.notify_waiters();
+    }
+
+    fn forget(&self) {
+        let Some(seats) = self.seats.upgrade() else { return };
+        let name = (self.key.clone(), self.owner.clone());
+        let mut seats = seats.0.lock();
+        let gone = match seats.get(&name) {
+            Some(seat) if std::ptr::eq(&**seat, self) => seats.remove(&name),
+            _ => None,
+        };
+        drop(seats);
+        drop(gone);
+    }
+
+    /// Waits until it is not in line any more.
+    async fn until_settled(&self) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !self.is_waiting() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Resolves once it was seen twice in a row that the server's word does not come: the claim is not in line any more, or was
+/// granted, or nobody can tell.
+async fn is_broken(transaction: &Transaction, ttl: Duration) {
+    let interval = (ttl / 3).clamp(LOOKS.0, LOOKS.1);
+    let mut doubts = 0;
+    while doubts < 2 {
+        tokio::time::sleep(interval / 2).await;
+        match tokio::time::timeout(interval / 2, transaction.standing()).await {
+            Ok(Ok(Some(false))) => doubts = 0,
+            _ => doubts += 1,
+        }
+    }
+}
+
+/// A place in the server's line. Dropped before it fired, it leaves the line.
+struct Place {
+    seat: Arc<Seat>,
+    fires: BoxFuture,
+    has_fired: bool,
+}
+
+impl Place {
+    fn of(seat: &Arc<Seat>) -> Self {
+        let settled = Arc::clone(seat);
+        Self { seat: Arc::clone(seat), fires: Box::pin(async move { settled.until_settled().await }), has_fired: false }
+    }
+}
+
+impl Future for Place {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let fired = self.fires.as_mut().poll(context);
+        self.has_fired |= fired.is_ready();
+        fired
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What it was granted after that is given back by its owner.
+        if !self.has_fired {
+            self.seat.leave();
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A transaction that does nothing but hold or wait for one lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Error as PgError, Row};
+
+use super::super::answer;
+use super::super::fault::{self, Effect};
+use super::super::wire::{self, Parameter, text};
+use super::connections::{Connection, Connections};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Loss;
+use crate::types::FencingToken;
+
+const CHECK: &str = "SELECT current_setting('leasehold.transaction', true) = $1";
+
+/// How long one step may take before the connection is given up. An engine waits no longer for an answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a cancel request may take until the statement has ended: many times what it takes. After that the server is
+/// asked to end the session.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// One that is open.
+pub(super) struct Transaction {
+    connections: Arc<Connections>,
+    connection: Connection,
+    /// What it carries as long as it lasts: whoever reads it is in this very transaction.
+    id: String,
+    lock: i64,
+    /// The server's process.
+    pid: i32,
+    /// It has ended, and the connection is somebody else's or none any more.
+    is_over: AtomicBool,
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Transaction {
+    /// Begins one and asks for a lock, in one round trip. Answers with whether it was free.
+    pub(super) async fn begin(connections: &Arc<Connections>, lock: i64) -> Result<(Self, bool)> {
+        let id = wire::new_id()?;
+        let (place, connection) = connections.take().await?;
+        let mut transaction = Self {
+            connections: Arc::clone(connections),
+            connection,
+            id,
+            lock,
+            pid: 0,
+            is_over: AtomicBool::new(false),
+            place: Mutex::new(Some(place)),
+        };
+        match within_limit(transaction.try_lock()).await {
+            Ok((locked, pid)) => {
+                transaction.pid = pid;
+                Ok((transaction, locked))
+            }
+            Err(error) => {
+                transaction.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn try_lock(&self) -> Result<(bool, i32)> {
+        let (wire, begin) = (&self.connection.wire, self.connections.begin(&self.id));
+        let asking: [Parameter<'_>; 2] = [text(&self.id), (&self.lock, Type::INT8)];
+        let (begun, tried) = tokio::join!(biased;
+            wire.run(&begin),
+            wire.ask_once(include_str!("../sql/xact_try.sql"), &asking),
+        );
+        let tried = begun.and(tried).map_err(failed)?;
+        let row = tried.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
+        let locked: Option<bool> = answer::get(row, 0, Effect::Change)?;
+        Ok((locked.ok_or_else(pooled)?, answer::get(row, 1, Effect::Change)?))
+    }
+
+    /// Waits for the lock within the server, in its line; `None` = the statement came to another transaction.
+    pub(super) async fn lock(&self) -> std::result::Result<Option<bool>, PgError> {
+        let asking: [Parameter<'_>; 2] = [text(&self.id), (&self.lock, Type::INT8)];
+        let rows = self.connection.wire.ask_once(include_str!("../sql/xact_lock.sql"), &asking).await?;
+        Ok(verdict(&rows))
+    }
+
+    /// Whether the server's process has the lock, or waits for it; `None` = neither.
+    pub(super) async fn standing(&self) -> Result<Option<bool>> {
+        let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
+        let rows = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking).await?;
+        Ok(verdict(&rows))
+    }
+
+    /// Draws a token under the lock, which was granted. From then on its loss is told.
+    pub(super) async fn draw(&self) -> Result<(FencingToken, Loss)> {
+        let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
+        let link = &self.connections.link;
+        let rows = within_limit(link.change(&link.statements.draw, &asking)).await?;
+        let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
+        if !answer::get::<bool>(row, 1, Effect::Change)? {
+            return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
+        }
+        let loss = Loss::new();
+        self.connection.watch.arm(&loss);
+        Ok((answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?, loss))
+    }
+
+    /// Whether it is still the one that was begun: then it has what it was granted.
+    pub(super) async fn check(&self) -> Result<bool> {
+        let rows = self.connection.wire.ask_once(CHECK, &[text(&self.id)]).await.map_err(fault::of_look)?;
+        Ok(verdict(&rows) == Some(true))
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.is_over.load(Ordering::Acquire) || self.connection.wire.has_ended()
+    }
+
+    /// Ends it, and with it the lock. `false` = it had ended before.
+    pub(super) async fn end(&self) -> Result<bool> {
+        let _leaving = self.connections.leaving();
+        self.connection.watch.disarm();
+        let (wire, check) = (&self.connection.wire, [text(&self.id)]);
+        let ending = async {
+            let (held, ended) = tokio::join!(biased; wire.ask_once(CHECK, &check), wire.run("ROLLBACK"));
+            ended.map_err(failed)?;
+            Ok(held.is_ok_and(|rows| verdict(&rows) == Some(true)))
+        };
+        match within_limit(ending).await {
+            Ok(held) => {
+                self.rest();
+                Ok(held)
+            }
+            Err(error) => {
+                self.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves the line: has the server give up the statement that waits, and rolls back. The connection is used again only
+    /// if both were answered: a cancel request that came late would meet somebody else's statement.
+    pub(super) async fn leave(&self, asked: impl Future<Output = std::result::Result<Option<bool>, PgError>>) {
+        let _leaving = self.connections.leaving();
+        let leaving = async {
+            self.connections.cancel(&self.id).await?;
+            asked.await.map_err(failed)
+        };
+        let answer = tokio::time::timeout(PATIENCE, leaving).await;
+        let is_cancelled = answer.is_ok_and(|answer| answer.is_err_and(|error| is_cancelled(&error)));
+        if is_cancelled
+            && within_limit(async { self.connection.wire.run("ROLLBACK").await.map_err(failed) }).await.is_ok()
+        {
+            self.rest();
+        } else {
+            self.abandon().await;
+        }
+    }
+
+    /// Gives the connection up, and has the server end what is left of it.
+    pub(super) async fn abandon(&self) {
+        let _leaving = self.connections.leaving();
+        self.connection.cut();
+        self.connections.end(&self.id).await;
+        self.over();
+    }
+
+    fn rest(&self) {
+        self.connections.put_back(self.connection.clone());
+        self.over();
+    }
+
+    fn over(&self) {
+        self.is_over.store(true, Ordering::Release);
+        drop(self.place.lock().take());
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        // The server rolls back what it is left with.
+        if !*self.is_over.get_mut() {
+            self.connection.cut();
+        }
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("backend", &self.pid).finish_non_exhaustive()
+    }
+}
+
+async fn within_limit<T>(step: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(LIMIT, step).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Indeterminate, format!("the server did not answer within {LIMIT:?}")))
+    })
+}
+
+fn failed(error: PgError) -> Error {
+    fault::of(error, Effect::Change)
+}
+
+fn is_cancelled(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<PgError>());
+    source.and_then(PgError::code) == Some(&SqlState::QUERY_CANCELED)
+}
+
+/// What one row tells; `None` = nothing, as where the transaction is another one.
+fn verdict(rows: &[Row]) -> Option<bool> {
+    rows.first()?.try_get(0).ok().flatten()
+}
+
+/// There are no transactions of one's own there.
+pub(super) fn pooled() -> Error {
+    Error::new(
+        ErrorKind::Rejected,
+        "a pooler lends connections to single statements, so that no transaction is one's own: use one that lends them \
+         to transactions, connect past it, or write mode=table",
+    )
+}

@@ -1,0 +1,141 @@
+//! What is retried, for how long, and what is left to the engine.
+
+use std::time::Duration;
+
+use leasehold::store::retry::Retry;
+use leasehold::store::{Attempt, Claim, Store};
+use leasehold::testkit::Fault;
+use leasehold::{Backoff, ErrorKind, Jitter, LockManager, Operation, OwnerToken};
+use tokio::time::{sleep, timeout};
+
+use crate::support::rig::{Rig, TTL, key, ms, secs, settle};
+
+fn retry(rig: &Rig) -> Retry {
+    let pauses = Backoff::new(ms(20), ms(500), 2.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
+    Retry::new(rig.store.clone()).backoff(pauses).clock(rig.clock.clone().into())
+}
+
+fn owner() -> OwnerToken {
+    OwnerToken::mint().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_surely_not_applied_is_asked_again_by_the_same_owner() {
+    let rig = Rig::new();
+    let (retry, name, holder, heir) = (retry(&rig), key("k"), owner(), owner());
+    for operation in
+        [Operation::Acquire, Operation::Extend, Operation::Transfer, Operation::Release, Operation::Inspect]
+    {
+        for _ in 0..3 {
+            rig.store.once(operation, Fault::fail(ErrorKind::Unavailable));
+        }
+    }
+    let claim = Claim::new(&name, &holder, TTL);
+    assert!(matches!(retry.acquire(&claim).await, Ok(Attempt::Acquired(_))));
+    assert_eq!(rig.now(), ms(20 + 40 + 80));
+    assert!(matches!(retry.extend(&[claim]).await.unwrap()[..], [Ok(Some(_))]));
+    assert!(retry.transfer(&holder, &Claim::new(&name, &heir, TTL)).await.unwrap().is_some());
+    assert_eq!(retry.inspect(&name).await.unwrap().holders.len(), 1);
+    assert!(retry.release(&name, &heir).await.unwrap());
+    let asked = rig.store.log().into_iter().filter(|call| call.operation == Operation::Acquire);
+    assert!(asked.map(|call| call.owner).eq(vec![Some(holder); 4]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn contention_and_refusals_are_answers() {
+    let rig = Rig::new();
+    let retry = retry(&rig);
+    retry.acquire(&Claim::new(&key("k"), &owner(), TTL)).await.unwrap();
+    assert!(matches!(retry.acquire(&Claim::new(&key("k"), &owner(), TTL)).await, Ok(Attempt::Contended(_))));
+    for kind in [ErrorKind::Rejected, ErrorKind::Unsupported, ErrorKind::Closed, ErrorKind::InvalidInput] {
+        rig.store.clear_log();
+        rig.store.once(Operation::Acquire, Fault::fail(kind));
+        let error = retry.acquire(&Claim::new(&key("k"), &owner(), TTL)).await.unwrap_err();
+        assert_eq!((error.kind(), rig.calls(Operation::Acquire)), (kind, 1));
+    }
+    assert_eq!(rig.now(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_before_the_engine_gives_up() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    rig.store.outage(Fault::fail(ErrorKind::Unavailable));
+    for (ttl, at_most) in [(TTL, secs(3)), (secs(6), ms(750)), (ms(100), Duration::from_micros(12_500))] {
+        let before = rig.now();
+        let error = locks.lock("k").ttl(ttl).try_acquire().await.unwrap_err();
+        let took = rig.now() - before;
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(took <= at_most && took >= at_most / 3 || ttl == ms(100), "{ttl:?}: {took:?}");
+    }
+    // Nothing was sent that would have to be undone.
+    assert_eq!(rig.calls(Operation::Release), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_whose_reply_was_lost_finds_its_own_lease() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    rig.store.once(Operation::Acquire, Fault::lose_reply());
+    rig.store.once(Operation::Acquire, Fault::fail(ErrorKind::Unavailable));
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    let owners: Vec<_> = rig.store.log().into_iter().filter_map(|call| call.owner).collect();
+    assert_eq!(owners, vec![guard.owner_token().clone(); 3]);
+    assert_eq!(rig.holder("k").await.unwrap().owner, *guard.owner_token());
+    guard.release().await.unwrap();
+    assert!(rig.is_free("k").await);
+}
+
+/// A retry that hid the lost request would have the engine believe that nothing can come late.
+#[tokio::test(start_paused = true)]
+async fn a_lost_request_that_comes_late_is_undone() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    rig.store.once(Operation::Acquire, Fault::apply_late(ms(600)));
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    sleep(secs(2)).await;
+    assert!(rig.is_free("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_reply_was_lost_is_a_release() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    let guard = locks.lock("k").acquire().await.unwrap();
+    rig.store.once(Operation::Release, Fault::lose_reply());
+    rig.store.once(Operation::Release, Fault::fail(ErrorKind::Unavailable));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_while_it_pauses_it_asks_no_more() {
+    let rig = Rig::new();
+    let retry = retry(&rig);
+    rig.store.outage(Fault::fail(ErrorKind::Unavailable));
+    assert!(timeout(ms(50), retry.acquire(&Claim::new(&key("k"), &owner(), TTL))).await.is_err());
+    let asked = rig.store.total_calls();
+    rig.store.heal();
+    sleep(secs(5)).await;
+    settle().await;
+    assert_eq!(rig.store.total_calls(), asked);
+    assert!(rig.is_free("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_costs_neither_an_acquire_nor_a_lease() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    let guard = locks.lock("held").acquire().await.unwrap();
+    sleep(ms(9_900)).await;
+    rig.store.outage(Fault::fail(ErrorKind::Unavailable));
+    let store = rig.store.clone();
+    tokio::spawn(async move {
+        sleep(secs(1)).await;
+        store.heal();
+    });
+    locks.lock("k").acquire().await.unwrap().release().await.unwrap();
+    sleep(secs(60)).await;
+    guard.check().unwrap();
+    guard.release().await.unwrap();
+}
