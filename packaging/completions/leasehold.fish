@@ -85,6 +85,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s w -l wai
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if KEY is busy' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l ttl -d 'How long the lease stands; with --keeper, how long it outlives a crash of the keeper [default then: 30s]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l keeper -d 'Renew the lease in the background until process PID ends, and give it back then [default: the parent process]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l on-lost -d 'With --keeper: what PID is told if the lease is lost: term, signal:NAME, continue [default: term]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l owner-file -d 'Write the secret that owns the lease to FILE, for its user only [default: a new file of this user]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l format -d 'How the answer is written' -r -f -a "text\t'The owner file\'s name'
 shell\t'For eval: exports LEASEHOLD_OWNER_FILE, or exits as this command does'
@@ -188,6 +189,9 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l js
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l ttl -d 'How long leases stand [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l renew-every -d 'How often they are renewed [default: a third of the ttl]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s k -l kill-after -d 'The grace between TERM and KILL [default: the smaller of 10s and half of what there is]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
