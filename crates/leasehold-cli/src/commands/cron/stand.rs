@@ -251,9 +251,11 @@ enum Event {
     Idle,
 }
 
+type Coming<'a> = Pin<Box<dyn Future<Output = (usize, Due)> + Send + 'a>>;
+
 /// The first tick of any of these to come. Those whose timetable is over never come.
 async fn first(clocks: &mut [Ticks]) -> (usize, Due) {
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = (usize, Due)> + '_>>> = Vec::new();
+    let mut waiting: Vec<Coming<'_>> = Vec::new();
     for (index, ticks) in clocks.iter_mut().enumerate() {
         waiting.push(Box::pin(async move {
             match ticks.next().await {
