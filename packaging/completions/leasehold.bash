@@ -134,7 +134,7 @@ _leasehold() {
             return 0
             ;;
         leasehold__subcmd__acquire)
-            opts="-n -w -E -s -q -v -h --nonblock --wait --conflict-exit-code --skip-ok --ttl --keeper --owner-file --format --reason --label --no-holder-info --require-scope --require-fencing --store --namespace --config --quiet --verbose --log-format --help"
+            opts="-n -w -E -s -q -v -h --nonblock --wait --conflict-exit-code --skip-ok --ttl --keeper --on-lost --owner-file --format --reason --label --no-holder-info --require-scope --require-fencing --store --namespace --config --quiet --verbose --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -161,6 +161,10 @@ _leasehold() {
                     return 0
                     ;;
                 --keeper)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on-lost)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

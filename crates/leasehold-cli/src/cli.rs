@@ -47,7 +47,8 @@ Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable,
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every subcommand")]
 pub(crate) struct Global {
-    /// Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]
+    /// Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them
+    /// [env: LEASEHOLD_STORE] [default: a file of this user]
     #[arg(short, long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Prefix of every key, so that two systems can share a store; empty = the exact key
