@@ -73,7 +73,8 @@ const ELECT_EXAMPLES: &str = "\
 Examples:
   leasehold elect scheduler -- ./scheduler --no-lock
   leasehold elect scheduler --ttl 10s --http 127.0.0.1:8080 -- ./scheduler
-      /leader answers 200 while this is the leader, else 503; /healthz answers 200 unless this is stuck
+      /leader answers 200 while this is the leader, else 503;
+      /healthz answers 200 unless this is stuck
 
 When CMD ends by itself so does elect, with its code. On TERM the leadership is given back once CMD has ended.";
 
