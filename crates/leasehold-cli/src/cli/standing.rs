@@ -119,7 +119,7 @@ pub(crate) enum LostTicks {
 
 const CRON_EXAMPLES: &str = "\
 Examples, the same on every server:
-  leasehold cron report --schedule '30 2 * * *' --tz Europe/Berlin -- ./report.sh
+  leasehold cron report --schedule '30 2 * * *' --tz Europe/Berlin -- ./x.sh
   leasehold cron --crontab /etc/leasehold/crontab
       lines as in a crontab, with the task's name in front of the command:
       30 2 * * *  report  ./report.sh --full
