@@ -241,7 +241,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s h 
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l ttl -d 'How long leases stand [env: LEASEHOLD_TTL] [default: 30s]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l renew-every -d 'How often they are renewed [default: a third of the ttl]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s k -l kill-after -d 'The grace between TERM and KILL [default: the smaller of 10s and half of what there is]' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
