@@ -1,6 +1,6 @@
 //! Locks in the caller's own transaction.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::store::postgres::{lock_in_transaction, with_lock_in_transaction};
@@ -266,7 +266,8 @@ fn the_documented_statements_do_the_same() {
         let held =
             format!("{}; SELECT pg_sleep(1000)", write.split("COMMIT").next().unwrap().trim().trim_end_matches(';'));
         let mut command = Command::new(Postgres::programs().join("psql"));
-        let mut child = command.args(["-X", &table.url(), "-c", &held]).spawn().unwrap();
+        let command = command.args(["-X", &table.url(), "-c", &held]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         until("it holds", async || locks(&table, true).await == 1).await;
         assert!(others.lock("deploy").try_acquire().await.unwrap().is_none());
         let end = "SELECT pg_terminate_backend($1)";
