@@ -105,10 +105,10 @@ fn a_busy_acquire_stops_a_script(site: &Site) {
 }
 
 fn a_killed_keeper_is_noticed(site: &Site) {
-    let running = site.script(&format!(
+    let running = site.script(
         "out=$(leasehold acquire k --keeper=$$ --ttl 3s --format shell) || exit; eval \"$out\"; touch on
-         while [ ! -e go ]; do sleep 0.01; done; leasehold extend k; echo $?; leasehold release k; echo $?"
-    ));
+         while [ ! -e go ]; do sleep 0.01; done; leasehold extend k; echo $?; leasehold release k; echo $?",
+    );
     wait_until("it holds the key", || site.path("on").exists());
     kill_process(keepers(site)[0], Signal::KILL).unwrap();
     if site.frees_the_dead() {

@@ -28,6 +28,8 @@ pub(super) enum Instrument {
     ReleaseFailures,
     Dropped,
     Missed,
+    Skipped,
+    TicksLost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ const fn describe(name: &'static str, kind: Kind, unit: &'static str, text: &'st
     Description { name, kind, unit, text }
 }
 
-pub(super) const INSTRUMENTS: [Description; 13] = [
+pub(super) const INSTRUMENTS: [Description; 15] = [
     describe("leasehold.acquire.duration", Kind::Seconds, "s", "From the call for a lease to its end"),
     describe("leasehold.hold.duration", Kind::Seconds, "s", "From the grant of a lease to its end"),
     describe("leasehold.store.operation.duration", Kind::Seconds, "s", "From a request to the store to its answer"),
@@ -73,6 +75,8 @@ pub(super) const INSTRUMENTS: [Description; 13] = [
         "{event}",
         "Events that were not measured, because an observer blocked",
     ),
+    describe("leasehold.skipped", Kind::Counter, "{run}", "Scheduled runs that were skipped"),
+    describe("leasehold.ticks.lost", Kind::Counter, "{tick}", "Scheduled runs that were found unfinished"),
 ];
 
 /// How long store operations and waits take, in seconds: the bounds that OpenTelemetry advises for durations of requests,
@@ -192,6 +196,10 @@ impl Labels {
             Event::Missed(it) => {
                 meter.measure(Instrument::Missed, Value::Count(it.events), self.of(it.store, None));
             }
+            Event::Skipped(it) => {
+                count(Instrument::Skipped, with(self.of(it.store, None), "leasehold.reason", it.reason));
+            }
+            Event::TickLost(it) => count(Instrument::TicksLost, self.of(it.store, None)),
             Event::Acquiring(_) => {}
         }
     }
@@ -220,6 +228,7 @@ mod tests {
             (Instrument::Waiters, "leasehold.waiters"),
             (Instrument::Lost, "leasehold.lost"),
             (Instrument::Missed, "leasehold.missed"),
+            (Instrument::TicksLost, "leasehold.ticks.lost"),
         ] {
             assert_eq!(INSTRUMENTS[instrument as usize].name, name);
         }
