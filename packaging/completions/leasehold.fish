@@ -39,6 +39,8 @@ complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "release" -d 'Gi
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "extend" -d 'Let a lease stand longer'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "hold" -d 'Hold KEY by hand for some time: a freeze'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "wait" -d 'Wait until nobody holds KEY, without taking it'
+complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "elect" -d 'Stand by, and run CMD while this is the leader; campaign again after a loss'
+complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "cron" -d 'Run CMD at its times, once per tick in the fleet, and not while its last run lasts'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "show" -d 'Tell who holds KEY; exit code 1 if nobody does'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "list" -d 'List what is held'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "force-release" -d 'Remove somebody\'s lease, after asking'
@@ -155,6 +157,53 @@ json\t'One object per line'"
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l http -d 'Answer GET /leader and GET /healthz here' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l ttl -d 'How long the lease outlives a crash of this process [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s k -l kill-after -d 'How long before the lease\'s end CMD gets TERM, so that KILL at the end finds nothing [default: 10s, or half of what ttl and renewal leave]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l label -d 'Something else to tell about the holder; may be given several times' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l require-scope -d 'Refuse a store whose exclusion does not reach this far' -r -f -a "host\t'Between the processes of one machine'
+network\t'Between machines'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s c -d 'Run this with sh -c in place of CMD' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
+json\t'One object per line'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l no-holder-info -d 'Tell nobody the host, the process and the command'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l require-fencing -d 'Refuse a store without fencing tokens that grow over restarts'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s v -l verbose -d 'Say which store, which lease and what happens to it'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l schedule -d 'When it is due: minute, hour, day of month, month, day of week; with seconds in front if there are six' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l crontab -d 'Several tasks, one per line: the five fields, the name, the command' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l tz -d 'The time zone of the schedule, as in Europe/Berlin' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l tick -d 'Run this tick only, and exit with what came of it; 75 if it is skipped' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the tick is skipped' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l overlap -d 'What becomes of a tick while the last run lasts' -r -f -a "forbid\t'It is skipped'
+allow\t'It runs as well'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l lost -d 'What becomes of a tick whose server crashed' -r -f -a "report\t'It is told, and its time stands in LEASEHOLD_LOST_TICKS of the next run'
+run\t'It is told, and CMD runs for it again'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l claim -d 'How long a tick stays claimed: longer than a run, and twice as long as any clock is off' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l max-runtime -d 'Stop CMD after this long' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l parent -d 'Started by this process, which looks for lost ticks itself' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l ttl -d 'How long the lease outlives a crash of this process [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s k -l kill-after -d 'How long before the lease\'s end CMD gets TERM, so that KILL at the end finds nothing [default: 10s, or half of what ttl and renewal leave]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l label -d 'Something else to tell about the holder; may be given several times' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l require-scope -d 'Refuse a store whose exclusion does not reach this far' -r -f -a "host\t'Between the processes of one machine'
+network\t'Between machines'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s c -d 'Run this with sh -c in place of CMD' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
+json\t'One object per line'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l skip-ok -d 'Exit with 0 if the tick is skipped (the same as -E 0)'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l again -d 'The tick was found lost'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l no-holder-info -d 'Tell nobody the host, the process and the command'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l require-fencing -d 'Refuse a store without fencing tokens that grow over restarts'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s v -l verbose -d 'Say which store, which lease and what happens to it'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l watch -d 'Look again and again, every 2s unless another interval is said, until stopped' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
@@ -189,6 +238,9 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l js
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l ttl -d 'How long leases stand [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l renew-every -d 'How often they are renewed [default: a third of the ttl]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s k -l kill-after -d 'The grace between TERM and KILL [default: the smaller of 10s and half of what there is]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F

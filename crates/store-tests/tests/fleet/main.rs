@@ -3,8 +3,12 @@
 //!
 //! `LEASEHOLD_TEST_SECONDS` is how long each election is watched.
 
-#![allow(clippy::print_stdout, reason = "a child of the test speaks to it")]
-#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+#![allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a child of the test speaks to it, and each says what it saw"
+)]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod crew;
 mod election;

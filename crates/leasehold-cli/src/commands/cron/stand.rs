@@ -10,9 +10,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::config::Config;
-use leasehold::schedule::{Due, Scheduler, Tick, Ticks, WallClock};
+use leasehold::schedule::{Due, LostTick, Scheduler, Tick, Ticks, WallClock};
 use leasehold::{Close, LockManager};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinHandle;
 
 use super::plan::Plan;
 use crate::child;
@@ -26,7 +27,7 @@ use crate::signals::Signals;
 /// the next one.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How long a tick waits for that look before it is started without.
+/// How long a tick waits for that look before it is started without; what the look finds later is told to the next.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts every run at its time, until this is told to end; then passes that on, and waits for those that run.
@@ -41,7 +42,8 @@ pub(super) async fn stand(global: &Global, plans: Vec<Plan>) -> Result<u8, Failu
     };
     let scheduler = scheduler(&settings, &manager, &plans)?;
     let lost = vec![Vec::new(); plans.len()];
-    let mut fleet = Fleet { global, plans, scheduler, running: Vec::new(), lost };
+    let looks = plans.iter().map(|_| None).collect();
+    let mut fleet = Fleet { global, plans, scheduler, running: Vec::new(), looks, lost };
     let signal = fleet.work(&mut signals).await;
     fleet.end(signal, &mut signals).await;
     manager.close(Close::Release).await.ok();
@@ -82,6 +84,8 @@ struct Fleet<'a> {
     plans: Vec<Plan>,
     scheduler: Scheduler,
     running: Vec<Turn>,
+    /// Of each plan, the look that is under way. It is never given up: what it has found nobody else would be told.
+    looks: Vec<Option<JoinHandle<Vec<LostTick>>>>,
     /// Of each plan, the ticks that were lost and of which no run has been told.
     lost: Vec<Vec<Tick>>,
 }
@@ -131,8 +135,12 @@ impl Fleet<'_> {
     /// Tells of ticks that were lost, and runs them again if that is asked for.
     async fn look(&mut self, index: usize) {
         let plan = &self.plans[index];
-        let looked = tokio::time::timeout(LOOK_LIMIT, self.scheduler.look(&plan.name)).await;
-        let Ok(Ok(lost)) = looked else { return };
+        let (scheduler, name) = (self.scheduler.clone(), plan.name.clone());
+        let look = self.looks[index]
+            .get_or_insert_with(|| tokio::spawn(async move { scheduler.look(&name).await.unwrap_or_default() }));
+        let Ok(looked) = tokio::time::timeout(LOOK_LIMIT, look).await else { return };
+        self.looks[index] = None;
+        let lost = looked.unwrap_or_default();
         for lost in &lost {
             output::tell(&format!("warning: \"{}\": {}", plan.name, output::clean(&lost.to_string())));
         }
@@ -251,9 +259,11 @@ enum Event {
     Idle,
 }
 
+type Coming<'a> = Pin<Box<dyn Future<Output = (usize, Due)> + Send + 'a>>;
+
 /// The first tick of any of these to come. Those whose timetable is over never come.
 async fn first(clocks: &mut [Ticks]) -> (usize, Due) {
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = (usize, Due)> + '_>>> = Vec::new();
+    let mut waiting: Vec<Coming<'_>> = Vec::new();
     for (index, ticks) in clocks.iter_mut().enumerate() {
         waiting.push(Box::pin(async move {
             match ticks.next().await {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use leasehold::clock::Clock;
 use leasehold::schedule::{Occurrence, Scheduler, SkipReason, Skipped, Started, Tick};
 use leasehold::store::Tie;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, getppid};
 
 use crate::child::Job;
 use crate::cli::{Cron, Global};
@@ -108,7 +108,7 @@ fn tell_skipped(settings: &Settings, arguments: &Cron, skipped: &Skipped) {
 fn die_with(parent: Option<i32>) -> Result<(), Failure> {
     let Some(parent) = parent.and_then(Pid::from_raw) else { return Ok(()) };
     #[cfg(target_os = "linux")]
-    set_parent_process_death_signal(Some(Signal::TERM)).ok();
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).ok();
     if getppid() == Some(parent) {
         return Ok(());
     }
