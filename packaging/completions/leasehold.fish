@@ -24,7 +24,7 @@ function __fish_leasehold_using_subcommand
     contains -- $cmd[1] $argv
 end
 
-complete -c leasehold -n "__fish_leasehold_needs_command" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_needs_command" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_needs_command" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_needs_command" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_needs_command" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -39,6 +39,8 @@ complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "release" -d 'Gi
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "extend" -d 'Let a lease stand longer'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "hold" -d 'Hold KEY by hand for some time: a freeze'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "wait" -d 'Wait until nobody holds KEY, without taking it'
+complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "elect" -d 'Stand by, and run CMD while this is the leader; campaign again after a loss'
+complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "cron" -d 'Run CMD at its times, once per tick in the fleet, and not while its last run lasts'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "show" -d 'Tell who holds KEY; exit code 1 if nobody does'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "list" -d 'List what is held'
 complete -c leasehold -n "__fish_leasehold_needs_command" -f -a "force-release" -d 'Remove somebody\'s lease, after asking'
@@ -67,7 +69,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l owner-file -
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l status-fd -d 'Write what happens to this open file descriptor, one JSON object per line, schema leasehold.status/1' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l report -d 'Write how it ended to FILE, one JSON object, schema leasehold.run/1' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -s c -d 'Run this with sh -c in place of CMD' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand run" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand run" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand run" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -94,7 +96,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l reason -
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l label -d 'Something else to tell about the holder; may be given several times' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l require-scope -d 'Refuse a store whose exclusion does not reach this far' -r -f -a "host\t'Between the processes of one machine'
 network\t'Between machines'"
-complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -107,7 +109,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s q -l qui
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand acquire" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand release" -l owner-file -d 'The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]' -r -F
-complete -c leasehold -n "__fish_leasehold_using_subcommand release" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand release" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand release" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand release" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand release" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -117,7 +119,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand release" -s v -l ver
 complete -c leasehold -n "__fish_leasehold_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -l ttl -d 'Let the lease stand for this long from now; it is never shortened [env: LEASEHOLD_TTL] [default: 30s]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -l owner-file -d 'The file that holds the secret; - is standard input [env: LEASEHOLD_OWNER_FILE, or the secret in LEASEHOLD_OWNER]' -r -F
-complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand extend" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -133,7 +135,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -l owner-file 
 complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -l format -d 'How the answer is written' -r -f -a "text\t'The owner file\'s name'
 shell\t'For eval: exports LEASEHOLD_OWNER_FILE, or exits as this command does'
 json\t'One JSON object, schema leasehold.acquire/1'"
-complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand hold" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -147,7 +149,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -l for -d 'Wha
 held\t'Somebody holds it'
 change\t'Somebody else holds it than at first, or nobody any more, or somebody now'"
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s w -l wait -d 'Wait at most this long, then exit with 75; 0 = look once [env: LEASEHOLD_WAIT] [default: forever]' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -155,8 +157,55 @@ json\t'One object per line'"
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand wait" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l http -d 'Answer GET /leader and GET /healthz here' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l ttl -d 'How long the lease outlives a crash of this process [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s k -l kill-after -d 'How long before the lease\'s end CMD gets TERM, so that KILL at the end finds nothing [default: 10s, or half of what ttl and renewal leave]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l label -d 'Something else to tell about the holder; may be given several times' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l require-scope -d 'Refuse a store whose exclusion does not reach this far' -r -f -a "host\t'Between the processes of one machine'
+network\t'Between machines'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s c -d 'Run this with sh -c in place of CMD' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
+json\t'One object per line'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l no-holder-info -d 'Tell nobody the host, the process and the command'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -l require-fencing -d 'Refuse a store without fencing tokens that grow over restarts'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s v -l verbose -d 'Say which store, which lease and what happens to it'
+complete -c leasehold -n "__fish_leasehold_using_subcommand elect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l schedule -d 'When it is due: minute, hour, day of month, month, day of week; with seconds in front if there are six' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l crontab -d 'Several tasks, one per line: the five fields, the name, the command' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l tz -d 'The time zone of the schedule, as in Europe/Berlin' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l tick -d 'Run this tick only, and exit with what came of it; 75 if it is skipped' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s E -l conflict-exit-code -d 'Exit with N instead of 75 if the tick is skipped' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l overlap -d 'What becomes of a tick while the last run lasts' -r -f -a "forbid\t'It is skipped'
+allow\t'It runs as well'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l lost -d 'What becomes of a tick whose server crashed' -r -f -a "report\t'It is told, and its time stands in LEASEHOLD_LOST_TICKS of the next run'
+run\t'It is told, and CMD runs for it again'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l claim -d 'How long a tick stays claimed: longer than a run, and twice as long as any clock is off' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l max-runtime -d 'Stop CMD after this long' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l parent -d 'Started by this process, which looks for lost ticks itself' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l ttl -d 'How long the lease outlives a crash of this process [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s k -l kill-after -d 'How long before the lease\'s end CMD gets TERM, so that KILL at the end finds nothing [default: 10s, or half of what ttl and renewal leave]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l label -d 'Something else to tell about the holder; may be given several times' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l require-scope -d 'Refuse a store whose exclusion does not reach this far' -r -f -a "host\t'Between the processes of one machine'
+network\t'Between machines'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s c -d 'Run this with sh -c in place of CMD' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
+json\t'One object per line'"
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l skip-ok -d 'Exit with 0 if the tick is skipped (the same as -E 0)'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l again -d 'The tick was found lost'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l no-holder-info -d 'Tell nobody the host, the process and the command'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -l require-fencing -d 'Refuse a store without fencing tokens that grow over restarts'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s v -l verbose -d 'Say which store, which lease and what happens to it'
+complete -c leasehold -n "__fish_leasehold_using_subcommand cron" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l watch -d 'Look again and again, every 2s unless another interval is said, until stopped' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -166,7 +215,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s q -l quiet 
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand list" -l watch -d 'Look again and again, every 2s unless another interval is said, until stopped' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand list" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand list" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand list" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand list" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand list" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -179,7 +228,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand list" -s h -l help -
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l all -d 'Every held key that starts with PREFIX, in place of one' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l older-than -d 'With --all: only what is held for longer than this; 0 = everything' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l reason -d 'Why, for the messages that tell of it' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -192,7 +241,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s h 
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l ttl -d 'How long leases stand [env: LEASEHOLD_TTL] [default: 30s]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l renew-every -d 'How often they are renewed [default: a third of the ttl]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s k -l kill-after -d 'The grace between TERM and KILL [default: the smaller of 10s and half of what there is]' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -203,7 +252,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s v -l verb
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s c -l count -d 'How often a lease is acquired and released [default: 1000]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -l for -d 'How long it may take [default: 10s]' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -212,7 +261,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -l json -d 'P
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -221,7 +270,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fi
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and not __fish_seen_subcommand_from show" -f -a "show" -d 'Print every setting, its value without secrets, and where it was said'
-complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -230,7 +279,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_s
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -239,7 +288,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -l json -d '
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand stores" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -248,7 +297,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -s q -l
 complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand completions" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -l write -d 'Write every page to this directory' -r -f -a "(__fish_complete_directories)"
-complete -c leasehold -n "__fish_leasehold_using_subcommand man" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand man" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -256,7 +305,7 @@ json\t'One object per line'"
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand man" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c leasehold -n "__fish_leasehold_using_subcommand version" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand version" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand version" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand version" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand version" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'
@@ -283,7 +332,7 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l owner-fil
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l status-fd -d 'Write what happens to this open file descriptor, one JSON object per line, schema leasehold.status/1' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l report -d 'Write how it ended to FILE, one JSON object, schema leasehold.run/1' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -s c -d 'Run this with sh -c in place of CMD' -r
-complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -s s -l store -d 'Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F
 complete -c leasehold -n "__fish_leasehold_using_subcommand resume" -l log-format -d 'How messages on stderr are written: for people, or one JSON object per line, schema leasehold.log/1' -r -f -a "text\t'For people'

@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, 
 pub(crate) use self::across::{Acquire, Extend, Format, Hold, Release, Resume, Until, WaitFor};
 pub(crate) use self::itself::{Completions, Manual, Shell, Stores, Version};
 pub(crate) use self::operator::{Bench, Doctor, ForceRelease};
+pub(crate) use self::standing::{Cron, Elect, LostTicks, Overlap};
 use crate::exit;
 use crate::output;
 
@@ -16,6 +17,7 @@ mod across;
 mod itself;
 mod mistake;
 mod operator;
+mod standing;
 
 /// Only one of many processes does it: leases with a holder, an end and a fencing token.
 #[derive(Debug, Parser)]
@@ -45,7 +47,8 @@ Exit codes: the command's own; 75 busy, 79 lease lost, 69 store unreachable,
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every subcommand")]
 pub(crate) struct Global {
-    /// Where leases are kept: sqlite:///path [env: LEASEHOLD_STORE] [default: a file of this user]
+    /// Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them
+    /// [env: LEASEHOLD_STORE] [default: a file of this user]
     #[arg(short, long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// Prefix of every key, so that two systems can share a store; empty = the exact key
@@ -91,6 +94,10 @@ pub(crate) enum Command {
     Hold(Hold),
     /// Wait until nobody holds KEY, without taking it
     Wait(WaitFor),
+    /// Stand by, and run CMD while this is the leader; campaign again after a loss
+    Elect(Box<Elect>),
+    /// Run CMD at its times, once per tick in the fleet, and not while its last run lasts
+    Cron(Box<Cron>),
     /// Tell who holds KEY; exit code 1 if nobody does
     Show(Show),
     /// List what is held

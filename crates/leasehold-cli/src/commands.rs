@@ -18,7 +18,9 @@ mod bench;
 mod busy;
 mod completions;
 mod config;
+mod cron;
 mod doctor;
+mod elect;
 mod extend;
 mod force_release;
 mod grace;
@@ -63,6 +65,8 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
             let owner = Owner::find(arguments.from.as_deref())?;
             block_on(run::run(&cli.global, &arguments.run, &status, Some(&owner)))
         }
+        Command::Elect(arguments) => block_on(elect::elect(&cli.global, arguments)),
+        Command::Cron(arguments) => block_on(cron::cron(&cli.global, arguments)),
         Command::Acquire(arguments) => block_on(acquire::acquire(&cli.global, arguments)),
         Command::Hold(arguments) => block_on(acquire::acquire(&cli.global, &arguments.as_acquire())),
         Command::Release(arguments) => block_on(release::release(&settings()?, arguments)),

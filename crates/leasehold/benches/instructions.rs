@@ -1,7 +1,8 @@
 //! Acquires and releases on memory as often as it is told, for a count of instructions:
 //!
 //! ```sh
-//! cargo bench -p leasehold --bench instructions --no-run
+//! # Valgrind does not show programs where the kernel's clock is, so this one asks the C library for it.
+//! RUSTFLAGS="--cfg rustix_use_libc" cargo bench -p leasehold --bench instructions --no-default-features --no-run
 //! valgrind --tool=callgrind target/release/deps/instructions-<hash> 1000     # and again with 11000
 //! ```
 //!

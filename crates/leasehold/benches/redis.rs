@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::config::Config;
 use leasehold::store::redis::RedisStore;
 use leasehold::{LockManager, Renew};
 use redis::aio::MultiplexedConnection;
@@ -51,15 +52,16 @@ async fn main() {
     let url = server.1.as_str();
     println!("cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to ref-fence");
     for tasks in [1, 16, 64] {
-        let mut rates: [Vec<f64>; 4] = Default::default();
+        let mut rates: [Vec<f64>; 5] = Default::default();
         for _ in 0..ROUNDS {
             rates[0].push(raw(url, tasks, false).await);
             rates[1].push(raw(url, tasks, true).await);
             rates[2].push(bare_store(url, tasks).await);
-            rates[3].push(engine(url, tasks).await);
+            rates[3].push(engine(url, tasks, false).await);
+            rates[4].push(engine(url, tasks, true).await);
         }
         let rates = rates.map(median);
-        let name = ["raw", "ref-fence", "store", "engine"];
+        let name = ["raw", "ref-fence", "store", "engine", "on a thread of its own"];
         let shown: Vec<_> =
             name.iter().zip(rates).map(|(name, rate)| format!("{name} {rate:.0} ({:.2})", rate / rates[1])).collect();
         println!("{tasks:3} tasks: {}", shown.join(", "));
@@ -153,8 +155,8 @@ async fn bare_store(url: &str, tasks: usize) -> f64 {
     rate
 }
 
-async fn engine(url: &str, tasks: usize) -> f64 {
-    let manager = LockManager::new(RedisStore::connect(url).await.unwrap());
+async fn engine(url: &str, tasks: usize, own_runtime: bool) -> f64 {
+    let manager = Config::from_url(url).own_runtime(own_runtime).connect().await.unwrap();
     turn(tasks, move |task| {
         let manager = manager.clone();
         async move {

@@ -1,11 +1,14 @@
-//! A web service on several hosts: a request starts work that must run once at a time, and a load balancer asks for its
-//! health.
+//! A web service on several hosts: a request starts work that must run once at a time, a load balancer asks for its
+//! health, and somebody collects its metrics.
 //!
 //! `SERVICE_STORE=redis://host cargo run --example service --features redis`; without it the leases are in memory, which
 //! is right for one host.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,14 +16,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use leasehold::config::Config;
+use leasehold::observe::{Event, Observer};
 use leasehold::{Close, LeaseHandle, LockManager};
 use tokio::net::TcpListener;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let locks = LockManager::from_config(&settings()).await?;
+    let counts = Counts::default();
+    let locks = settings().open().await?.observer(counts.clone()).build()?;
     let listener = TcpListener::bind("127.0.0.1:8080").await?;
-    serve(listener, locks, async { drop(tokio::signal::ctrl_c().await) }).await?;
+    serve(listener, locks, counts, async { drop(tokio::signal::ctrl_c().await) }).await?;
     Ok(())
 }
 
@@ -35,19 +40,19 @@ pub(crate) fn settings() -> Config {
 pub(crate) async fn serve(
     listener: TcpListener,
     locks: LockManager,
+    counts: Counts,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let service = routes(locks.clone());
-    axum::serve(listener, service).with_graceful_shutdown(stop).await?;
+    axum::serve(listener, routes(locks.clone(), counts)).with_graceful_shutdown(stop).await?;
     locks.close(Close::Release).await.map_err(io::Error::other)
 }
 
-fn routes(locks: LockManager) -> Router {
+fn routes(locks: LockManager, counts: Counts) -> Router {
     Router::new()
         .route("/import", post(import))
         .route("/health", get(health))
-        // Metrics belong here: what an `Observer` of the manager has counted.
         .with_state(locks)
+        .route("/metrics", get(async move || counts.to_string()))
 }
 
 async fn import(State(locks): State<LockManager>) -> (StatusCode, String) {
@@ -72,5 +77,32 @@ async fn health(State(locks): State<LockManager>) -> (StatusCode, String) {
     match locks.ping().await {
         Ok(round_trip) => (StatusCode::OK, format!("{} answers in {round_trip:.1?}\n", locks.store_name())),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+    }
+}
+
+/// What happened so far. The features `metrics` and `otel` have observers that measure all there is, for the exporter of
+/// the program; this one needs nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts(Arc<[AtomicU64; 3]>);
+
+impl Observer for Counts {
+    fn observe(&self, event: &Event) {
+        let count = match event {
+            Event::Acquired(_) => 0,
+            Event::Waiting(_) | Event::Contended(_) => 1,
+            Event::Lost(_) => 2,
+            _ => return,
+        };
+        self.0[count].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = ["acquired", "contentions", "lost"];
+        names.iter().zip(self.0.iter()).try_for_each(|(name, count)| {
+            writeln!(f, "# TYPE leasehold_{name}_total counter")?;
+            writeln!(f, "leasehold_{name}_total {}", count.load(Ordering::Relaxed))
+        })
     }
 }

@@ -9,7 +9,7 @@
 //! | `redis+cluster://host,host` | a cluster, known by some of its servers; `rediss+cluster` encrypted |
 //! | `redis+sentinel://host,host/name[/database]` | the primary that sentinels know by this name, with the option `sentinel_password_file`; `rediss+sentinel` encrypted |
 //! | `redlock://host1,host2,host3[/database]` | a majority of independent servers, with the options `node_timeout` and `max_ttl` |
-//! | `postgres://[user[:password]@]host[:5432][/database]` | a table of PostgreSQL, or with `mode=advisory` locks of a session, with the options `schema`, `table`, `sslmode` (`disable`, `prefer`, `require`, `verify-full`) and `ca_file`; also `postgresql://` |
+//! | `postgres://[user[:password]@]host[:5432][/database]` | a table of PostgreSQL, or with `mode=advisory` locks of a session and with `mode=xact` locks of transactions, with the options `schema`, `table`, `sslmode` (`disable`, `prefer`, `require`, `verify-full`) and `ca_file`; also `postgresql://` |
 //! | `memory:` | one process |
 //! | `noop:` | none: everybody is granted |
 //!

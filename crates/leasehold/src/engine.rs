@@ -320,7 +320,11 @@ impl Engine {
 
     /// Whether this process is a forked child of the one that built the engine.
     pub(crate) fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
+        let is_forked = self.pid != std::process::id();
+        if is_forked {
+            self.teller.fall_silent();
+        }
+        is_forked
     }
 }
 

@@ -177,6 +177,19 @@ impl LockGuard {
         Ok(lease.owner.clone())
     }
 
+    /// Ends the guard and leaves the lease as it stands, without asking the store: for leases that are tied to nothing and
+    /// not renewed from the grant on.
+    #[cfg(feature = "schedule")]
+    pub(crate) fn leave_standing(self) -> OwnerToken {
+        let lease = &self.handle.lease;
+        lease.given_back.store(true, Ordering::Release);
+        // Lost already: its end is the store's to tell.
+        lease.end(LostReason::HandedOver).ok();
+        lease.engine.renewals.leave(lease);
+        lease.engine.teller.tell();
+        lease.owner.clone()
+    }
+
     /// One confirmed extend by `ttl`, or by the lease's own; `then` runs before any other operation on this lease can.
     async fn prolong(
         &self,

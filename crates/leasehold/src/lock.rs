@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guard::{LeaseHandle, LockGuard};
@@ -97,6 +98,19 @@ impl Lock {
     /// Gives the holder a name, for people who look at it.
     pub fn label(mut self, label: &str) -> Self {
         self.holder = self.holder.map(|info| Arc::new(holder::with_label(&info, label)));
+        self
+    }
+
+    /// The clock by which its leases are judged.
+    pub(crate) fn clock(&self) -> Clock {
+        self.engine.clock.clone()
+    }
+
+    /// As [`reason`](Self::reason), also where the manager tells nothing else about the holder.
+    #[cfg(feature = "schedule")]
+    pub(crate) fn noted(mut self, note: &str) -> Self {
+        let info = self.holder.take().unwrap_or_default();
+        self.holder = Some(Arc::new(holder::with_reason(&info, note)));
         self
     }
 

@@ -108,6 +108,10 @@ pub enum Event {
     Dropped(Dropped),
     /// The store was asked.
     StoreCall(StoreCall),
+    /// A scheduled run was skipped.
+    Skipped(Skipped),
+    /// A scheduled run whose holder is gone was found unfinished.
+    TickLost(TickLost),
     /// Events could not be told, because an observer blocked for too long.
     Missed(Missed),
 }
@@ -292,5 +296,21 @@ events! {
     Missed {
         /// How many.
         events: u64,
+    }
+
+    /// A scheduled run was skipped.
+    Skipped {
+        /// The task.
+        task: String,
+        /// Why, in one word: `condition`, `still_running`, `other_server`, `too_late`, `given_up`.
+        reason: &'static str,
+    }
+
+    /// A scheduled run whose holder is gone was found unfinished. Told by exactly one of those who look.
+    TickLost {
+        /// The task.
+        task: String,
+        /// The tick, as UTC date and time.
+        tick: String,
     }
 }

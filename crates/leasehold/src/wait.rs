@@ -29,9 +29,10 @@ impl Request<'_> {
     /// Acquires the lease; `None` = still held by somebody else when the wait ended.
     pub(crate) async fn acquire(&self, wait: Wait, span: &Span) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
+        let usable = engine.check_usable();
         let mut call = Call::begin(engine, self.key, span, wait);
         let called = call.called;
-        let outcome = match (engine.check_usable(), wait) {
+        let outcome = match (usable, wait) {
             (Err(error), _) => Err(error),
             (Ok(()), Wait::No | Wait::UpTo(Duration::ZERO)) => self.ask(None, Some(called), &mut call).await,
             (Ok(()), Wait::UpTo(wait)) => self.in_line(Some(called + wait), &mut call).await,

@@ -187,7 +187,7 @@ async fn spans_say_how_it_went() {
     let panics = tokio::spawn(async move {
         let run = lock.run_future(|_| async {
             settle().await;
-            Err::<(), _>("by design").unwrap();
+            assert!(std::hint::black_box(false), "by design");
         });
         run.await.map(drop)
     });

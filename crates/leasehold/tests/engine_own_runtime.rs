@@ -190,7 +190,7 @@ async fn the_thread_ends_with_the_last_who_uses_it() {
 async fn a_panic_on_the_thread_goes_on_where_it_is_awaited_and_nowhere_else() {
     let runtime = OwnRuntime::start().unwrap();
     let elsewhere = runtime.clone();
-    let work = tokio::spawn(async move { elsewhere.run(async { panic!("on purpose") }).await.map(|()| ()) });
+    let work = tokio::spawn(async move { elsewhere.run::<()>(async { panic!("on purpose") }).await });
     assert!(work.await.unwrap_err().is_panic());
     assert_eq!(
         runtime.run(async { thread::current().name().map(str::to_owned) }).await.unwrap().as_deref(),

@@ -133,6 +133,22 @@ impl Cluster {
         names.filter(|name| part(self.slot(&format!("leasehold:{name}"))) == node).take(count).collect()
     }
 
+    /// Makes a replica a primary that keeps nothing yet, as one is that was added just now.
+    pub fn make_newcomer(&self, replica: usize) {
+        let newcomer = &self.nodes[replica];
+        newcomer.ask::<()>(&["CLUSTER", "RESET", "SOFT"]);
+        let port = newcomer.server.port().to_string();
+        self.ask::<()>(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &newcomer.bus_port()]);
+        let is_known = |node: &Node| {
+            let (known, state): (String, String) = (node.ask(&["CLUSTER", "NODES"]), node.ask(&["CLUSTER", "INFO"]));
+            let mut said = known.lines().filter(|line| line.contains(&format!(":{port}@")));
+            known.lines().count() == self.nodes.len()
+                && said.all(|line| line.contains("master"))
+                && ["cluster_state:ok", "cluster_slots_assigned:16384"].iter().all(|whole| state.contains(whole))
+        };
+        self.until(is_known);
+    }
+
     /// Begins to move a slot, without moving any key.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();

@@ -65,7 +65,7 @@ fn held_while_blocked(url: &str) {
     });
     guard.check().unwrap();
     runtime.block_on(guard.release()).unwrap();
-    runtime.block_on(locks.lock("job").try_acquire()).unwrap().unwrap();
+    drop(runtime.block_on(locks.lock("job").try_acquire()).unwrap().unwrap());
 }
 
 /// The server says at once that the lease is gone, and it is heard although nobody else runs.

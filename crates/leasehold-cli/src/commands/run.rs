@@ -6,15 +6,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
+use leasehold::schedule::{Tick, TickClaim};
 use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
 use serde_json::json;
 
 use self::owner::OwnerFile;
-use self::record::{End, Outcome, Record};
-use self::report::Renewals;
-use self::request::Request;
+pub(super) use self::record::{End, Outcome, Record};
+pub(super) use self::report::Renewals;
+pub(super) use self::request::Request;
 pub(super) use self::request::on_lost;
 pub(crate) use self::status::Status;
 use super::busy;
@@ -73,9 +74,14 @@ async fn take_part(
         (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
     record.namespace = Some(manager.namespace().to_owned());
-    let context = Context { settings, request: &request, manager: &manager, renewals, status, from };
+    let context = Context { settings, request: &request, manager: &manager, renewals, status, from, tick: None };
     let outcome = hold(&context, record, prepared, &mut signals).await;
-    // What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
+    close(settings, &manager, &mut signals).await;
+    outcome
+}
+
+/// What was begun in the store is undone before this process is gone; whoever is in a hurry leaves it to the ttl.
+pub(super) async fn close(settings: &Settings, manager: &LockManager, signals: &mut Signals) {
     tokio::select! {
         biased;
         _ = signals.next_ending() => {}
@@ -85,10 +91,13 @@ async fn take_part(
             }
         }
     }
-    outcome
 }
 
-async fn open(settings: &Settings, request: &Request<'_>, renewals: Renewals) -> Result<LockManager, Failure> {
+pub(super) async fn open(
+    settings: &Settings,
+    request: &Request<'_>,
+    renewals: Renewals,
+) -> Result<LockManager, Failure> {
     let arguments = request.arguments;
     let builder = settings.open().await.map_err(not_started)?.renew(request.renew).observer(renewals);
     let mut builder = builder.margin(grace::margin(settings.ttl()));
@@ -123,13 +132,27 @@ fn holder_info(command: &[OsString]) -> HolderInfo {
 
 /// What everything that follows needs to know.
 #[derive(Clone, Copy)]
-struct Context<'a> {
-    settings: &'a Settings,
-    request: &'a Request<'a>,
-    manager: &'a LockManager,
-    renewals: &'a Renewals,
-    status: &'a Status,
-    from: Option<&'a Owner>,
+pub(super) struct Context<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) request: &'a Request<'a>,
+    pub(super) manager: &'a LockManager,
+    pub(super) renewals: &'a Renewals,
+    pub(super) status: &'a Status,
+    pub(super) from: Option<&'a Owner>,
+    /// The tick for which the command runs.
+    pub(super) tick: Option<Tick>,
+}
+
+/// A lease that was acquired for the command.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) guard: LockGuard,
+    /// From the call to the grant.
+    pub(super) waited: Duration,
+    /// The claim on the tick, which is told when the run has ended.
+    pub(super) claim: Option<TickClaim>,
+    /// The command's process, if the grant has named its group.
+    pub(super) prepared: Option<Job>,
 }
 
 async fn hold(
@@ -138,15 +161,9 @@ async fn hold(
     mut prepared: Option<Job>,
     signals: &mut Signals,
 ) -> Result<End, Failure> {
-    let Context { settings, request, manager, status, .. } = *context;
+    let Context { settings, request, manager, .. } = *context;
     let limits = request.limits(manager.ttl())?;
-    let mut lock = manager.lock(request.name);
-    if let Some(reason) = &request.arguments.reason {
-        lock = lock.reason(reason);
-    }
-    if let Some(label) = &request.label {
-        lock = lock.label(label);
-    }
+    let lock = described(request, manager.lock(request.name));
     let clock = Clock::system();
     let asked = clock.now();
     let granted = tokio::select! {
@@ -157,8 +174,7 @@ async fn hold(
             return Err(Failure::new(exit::BUG, "the wait was lost"));
         }
     };
-    let acquired = clock.now();
-    let waited = acquired.since(asked);
+    let waited = clock.now().since(asked);
     record.waited = Some(waited);
     let Some(guard) = granted else {
         if !settings.quiet {
@@ -168,16 +184,45 @@ async fn hold(
         }
         return Ok(End::by_lock(Outcome::Busy, request.busy_code));
     };
+    carry(context, record, Held { guard, waited, claim: None, prepared }, limits, signals).await
+}
+
+/// The lock with what was said about its holder.
+pub(super) fn described(request: &Request<'_>, mut lock: Lock) -> Lock {
+    if let Some(reason) = &request.arguments.reason {
+        lock = lock.reason(reason);
+    }
+    if let Some(label) = &request.label {
+        lock = lock.label(label);
+    }
+    lock
+}
+
+/// Runs the command under a lease, and gives it back.
+pub(super) async fn carry(
+    context: &Context<'_>,
+    record: &mut Record<'_>,
+    held: Held,
+    limits: Limits,
+    signals: &mut Signals,
+) -> Result<End, Failure> {
+    let Context { settings, request, manager, status, .. } = *context;
+    let Held { guard, waited, claim, prepared } = held;
+    let (clock, acquired) = (Clock::system(), Clock::system().now());
     record.fencing = guard.fencing_token();
     if settings.verbose {
         output::tell(&report::acquired(settings, manager, &guard, waited, limits));
     }
     status.tell("acquired", report::acquired_as_json(manager, &guard, waited));
     let (ran, job) = under(context, &guard, waited, limits, prepared, signals).await;
+    let end = ran.map(|ending| judge(settings, request, context.renewals, &ending));
+    // A run that was cut off has not ended, and is told as lost.
+    if let (Some(claim), Ok(End { outcome: Outcome::Ran | Outcome::Timeout, .. })) = (claim, &end) {
+        claim.done().await;
+    }
     let released = guard.release().await;
     record.held = Some(clock.now().since(acquired));
     drop(job);
-    let end = ran.map(|ending| judge(settings, request, context.renewals, &ending));
     tell_release(settings, released);
     end
 }
@@ -335,7 +380,7 @@ fn environment(
 ) -> Environment {
     let Context { settings, request, manager, status, .. } = *context;
     let mut environment = Environment::default();
-    environment.set("LEASEHOLD_KEY", request.name);
+    environment.set("LEASEHOLD_KEY", guard.key().name());
     environment.set("LEASEHOLD_NAMESPACE", manager.namespace());
     environment.set("LEASEHOLD_LEASE_STORE", settings.place());
     environment.set("LEASEHOLD_TTL_MS", manager.ttl().as_millis().to_string());
@@ -347,6 +392,9 @@ fn environment(
         ("LEASEHOLD_OWNER_FILE", owner_file.map(|file| file.path().into())),
         ("LEASEHOLD_STATUS_FD", status.number().map(|number| number.to_string().into())),
     ];
+    if let Some(tick) = context.tick {
+        environment.set("LEASEHOLD_SCHEDULED_AT", tick.to_string());
+    }
     for (name, value) in optional {
         match value {
             Some(value) => environment.set(name, value),
@@ -438,7 +486,7 @@ fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
     Failure::new(exit::of_spawn_error(error), format!("cannot run \"{program}\": {error}: {hint}"))
 }
 
-fn not_started(failure: Failure) -> Failure {
+pub(super) fn not_started(failure: Failure) -> Failure {
     failure.note("the command was not started")
 }
 
@@ -446,6 +494,6 @@ fn while_waiting(request: &Request<'_>) -> String {
     format!("while waiting for \"{}\"", request.name)
 }
 
-fn interrupted(signal: Signal, when: &str) -> Failure {
+pub(super) fn interrupted(signal: Signal, when: &str) -> Failure {
     not_started(busy::stopped(signal, when))
 }

@@ -52,6 +52,9 @@ fn every_default_is_shown() {
             vec!["wait", "forever", "default"],
             vec!["op_timeout", "5s", "default"],
             vec!["connect_timeout", "-", "default"],
+            vec!["retry", "off", "default"],
+            vec!["breaker", "off", "default"],
+            vec!["own_runtime", "off", "default"],
             vec!["password", "-", "default"],
             vec!["password_file", "-", "default"],
             vec![&user_file, "not", "there"],
@@ -79,6 +82,9 @@ fn each_place_stands_above_the_next() {
         &format!("wait=5s file {USER_FILE}"),
         "op_timeout=5s default",
         "connect_timeout=3s url",
+        "retry=off default",
+        "breaker=off default",
+        "own_runtime=off default",
     ];
     assert_eq!(shown(&place, &[], &environment), expected);
     let flags = ["--store", "sqlite:///flag.db?ttl=7s", "--namespace", "flag", "--config", &named];
@@ -91,6 +97,9 @@ fn each_place_stands_above_the_next() {
             &format!("wait=5s file {USER_FILE}"),
             "op_timeout=5s default",
             &format!("connect_timeout=2s file {USER_FILE}"),
+            "retry=off default",
+            "breaker=off default",
+            "own_runtime=off default",
         ]
     );
     let elsewhere = place.path("xdg").display().to_string();
@@ -250,6 +259,9 @@ fn the_json_of_config_show_has_this_form() {
                 setting("wait", "forever".into(), "default", Value::Null),
                 setting("op_timeout", "5s".into(), "default", Value::Null),
                 setting("connect_timeout", Value::Null, "default", Value::Null),
+                setting("retry", "off".into(), "default", Value::Null),
+                setting("breaker", "off".into(), "default", Value::Null),
+                setting("own_runtime", "off".into(), "default", Value::Null),
                 setting("password", Value::Null, "default", Value::Null),
                 setting("password_file", Value::Null, "default", Value::Null),
             ],

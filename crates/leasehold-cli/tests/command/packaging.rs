@@ -54,3 +54,12 @@ fn program(place: &Place, arguments: &[&str]) -> Command {
     command.env("PATH", path);
     command
 }
+
+#[test]
+fn scripts_are_understood() {
+    let place = Place::new();
+    for script in ["generate", "static"] {
+        let script = path(script);
+        place.start(program(&place, &["bash", "-n", script.to_str().unwrap()])).finish().expect(0);
+    }
+}

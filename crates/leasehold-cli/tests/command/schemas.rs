@@ -117,14 +117,14 @@ fn what_programs_read_is_what_the_manual_shows() {
 fn what_run_reports_is_what_the_manual_shows() {
     let place = Place::new();
     let mut manual = Manual { shown: shown(), seen: BTreeSet::new() };
-    let job = "run k --ttl 600ms --renew-every 100ms --report report --status-fd 3";
+    let job = "run k --renew-every 100ms --report report --status-fd 3";
     // It ends when it was renewed.
     let script = format!("{BINARY} {job} -- sh -c 'until grep -q renewed status; do sleep 0.02; done' 3>status");
     place.start(place.program(["sh", "-c", &script])).finish().expect(0);
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));
     manual.is(&place.read("report"));
-    let lost = format!("{BINARY} run k --ttl 500ms --no-renew --status-fd 3 -- sleep 60 3>status");
+    let lost = format!("{BINARY} run k --ttl 2s --no-renew --status-fd 3 -- sleep 60 3>status");
     place.start(place.program(["sh", "-c", &lost])).finish().expect(79);
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));

@@ -36,7 +36,8 @@ fn stable(line: &str) -> String {
             && bare.ends_with(['s', 'm', 'h'])
             && bare.chars().all(|c| c.is_ascii_digit() || "msh".contains(c));
         let stands_for = match () {
-            () if ["holder", "by"].contains(&before) => "HOST",
+            () if word.is_empty() => word,
+            () if before == "by" || before == "holder" && line.trim_start().starts_with(before) => "HOST",
             () if ["pid", "fencing", "fingerprint", "since"].contains(&before) => "ONE",
             () if is_length => "LENGTH",
             () if bare.starts_with("sqlite:///") => "STORE",

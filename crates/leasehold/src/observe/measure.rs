@@ -28,6 +28,8 @@ pub(super) enum Instrument {
     ReleaseFailures,
     Dropped,
     Missed,
+    Skipped,
+    TicksLost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,7 @@ pub(super) enum Kind {
 pub(super) struct Description {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
+    #[cfg_attr(not(feature = "otel"), expect(dead_code, reason = "the facade has units of its own"))]
     pub(super) unit: &'static str,
     pub(super) text: &'static str,
 }
@@ -48,7 +51,7 @@ const fn describe(name: &'static str, kind: Kind, unit: &'static str, text: &'st
     Description { name, kind, unit, text }
 }
 
-pub(super) const INSTRUMENTS: [Description; 13] = [
+pub(super) const INSTRUMENTS: [Description; 15] = [
     describe("leasehold.acquire.duration", Kind::Seconds, "s", "From the call for a lease to its end"),
     describe("leasehold.hold.duration", Kind::Seconds, "s", "From the grant of a lease to its end"),
     describe("leasehold.store.operation.duration", Kind::Seconds, "s", "From a request to the store to its answer"),
@@ -72,6 +75,8 @@ pub(super) const INSTRUMENTS: [Description; 13] = [
         "{event}",
         "Events that were not measured, because an observer blocked",
     ),
+    describe("leasehold.skipped", Kind::Counter, "{run}", "Scheduled runs that were skipped"),
+    describe("leasehold.ticks.lost", Kind::Counter, "{tick}", "Scheduled runs that were found unfinished"),
 ];
 
 /// How long store operations and waits take, in seconds: the bounds that OpenTelemetry advises for durations of requests,
@@ -81,13 +86,6 @@ pub(super) const BOUNDS: [f64; 19] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0,
     14400.0,
 ];
-
-impl Instrument {
-    pub(super) fn description(self) -> &'static Description {
-        // As many as there are variants.
-        &INSTRUMENTS[self as usize]
-    }
-}
 
 /// A label, with its value.
 pub(super) type Label = (&'static str, Cow<'static, str>);
@@ -198,6 +196,10 @@ impl Labels {
             Event::Missed(it) => {
                 meter.measure(Instrument::Missed, Value::Count(it.events), self.of(it.store, None));
             }
+            Event::Skipped(it) => {
+                count(Instrument::Skipped, with(self.of(it.store, None), "leasehold.reason", it.reason));
+            }
+            Event::TickLost(it) => count(Instrument::TicksLost, self.of(it.store, None)),
             Event::Acquiring(_) => {}
         }
     }
@@ -226,8 +228,9 @@ mod tests {
             (Instrument::Waiters, "leasehold.waiters"),
             (Instrument::Lost, "leasehold.lost"),
             (Instrument::Missed, "leasehold.missed"),
+            (Instrument::TicksLost, "leasehold.ticks.lost"),
         ] {
-            assert_eq!(instrument.description().name, name);
+            assert_eq!(INSTRUMENTS[instrument as usize].name, name);
         }
     }
 }

@@ -54,7 +54,7 @@ struct Facade;
 
 impl Meter for Facade {
     fn measure(&self, instrument: Instrument, value: Value, labels: Vec<measure::Label>) {
-        let name = instrument.description().name;
+        let name = INSTRUMENTS[instrument as usize].name;
         let labels: Vec<_> = labels.into_iter().map(|(name, value)| Label::new(name, value)).collect();
         match value {
             Value::Seconds(seconds) => histogram!(name, labels).record(seconds),

@@ -25,6 +25,7 @@ const SHARE: usize = 64;
 pub(crate) struct Teller {
     store: &'static str,
     observers: Vec<Arc<dyn Observer>>,
+    is_forked: AtomicBool,
     noted: Mutex<Noted>,
     /// An observer panicked before: it is logged once.
     panicked: AtomicBool,
@@ -40,12 +41,31 @@ struct Noted {
 
 impl Teller {
     pub(crate) fn new(store: &'static str, observers: Vec<Arc<dyn Observer>>) -> Arc<Self> {
-        Arc::new(Self { store, observers, noted: Mutex::default(), panicked: AtomicBool::new(false) })
+        Arc::new(Self {
+            store,
+            observers,
+            is_forked: AtomicBool::new(false),
+            noted: Mutex::default(),
+            panicked: AtomicBool::new(false),
+        })
     }
 
     /// Whether anybody listens.
     pub(crate) fn is_heard(&self) -> bool {
-        !self.observers.is_empty()
+        !self.observers.is_empty() && !self.is_forked.load(Ordering::Relaxed)
+    }
+
+    /// In a forked child nobody is told: another thread of the parent may have been telling, and what it had locked is
+    /// never unlocked here.
+    pub(crate) fn fall_silent(&self) {
+        self.is_forked.store(true, Ordering::Relaxed);
+    }
+
+    /// How many events are noted, the one that is being told included.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn untold(&self) -> usize {
+        let noted = self.noted.lock();
+        noted.events.len() + usize::from(noted.telling)
     }
 
     /// Keeps an event until [`tell`](Self::tell).

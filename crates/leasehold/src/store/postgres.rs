@@ -47,6 +47,7 @@ mod answer;
 mod backend;
 mod ear;
 mod fault;
+mod frequent;
 mod layout;
 mod link;
 mod marks;
@@ -131,8 +132,9 @@ impl PostgresStore {
     /// The claim's answer, from the server.
     async fn claimed(&self, claim: &Claim<'_>) -> Result<Result<Grant, Option<Duration>>> {
         let call = Call::of(claim);
-        let rows = self.link.change(&self.link.statements.acquire, &call.parameters(&[])).await?;
-        answer::attempt(&rows, claim.ttl)
+        let (wire, _) = self.link.wire().await?;
+        let rows = wire.ask_often(&self.link.statements.acquire, &call.parameters(&[])).await;
+        answer::attempt(&rows.map_err(|error| fault::of(error, Effect::Change))?, claim.ttl)
     }
 
     /// Marks the key as waited for and asks again: a release that the mark came too late for is seen by the claim.
@@ -144,7 +146,7 @@ impl PostgresStore {
         let claiming = call.parameters(&[]);
         let (is_marked, claimed) = tokio::join!(biased;
             self.link.mark(&wire, call.key),
-            wire.ask(&self.link.statements.acquire, &claiming),
+            wire.ask_often(&self.link.statements.acquire, &claiming),
         );
         let rows = claimed.map_err(|error| fault::of(error, Effect::Change))?;
         Ok((is_marked, answer::attempt(&rows, claim.ttl)?))
@@ -214,7 +216,7 @@ impl Store for PostgresStore {
         let releasing: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&secret, Type::BYTEA)];
         let telling = self.link.waiters.telling(stored);
         let (released, ()) = tokio::join!(biased;
-            wire.ask(&self.link.statements.release, &releasing),
+            wire.ask_often(&self.link.statements.release, &releasing),
             self.link.tell(&wire, stored, telling),
         );
         let released = !released.map_err(|error| fault::of(error, Effect::Change))?.is_empty();

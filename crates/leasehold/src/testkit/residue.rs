@@ -12,13 +12,20 @@ pub struct Residue {
     pub leases: usize,
     /// Undos and releases under way, and work that runs under a lease.
     pub background: usize,
+    /// Events that observers are yet to be told.
+    pub events: usize,
 }
 
 impl Residue {
     /// What `manager` holds on to now.
     pub fn of(manager: &LockManager) -> Self {
         let engine = manager.engine();
-        Self { lines: engine.lines.len(), leases: engine.renewals.len(), background: engine.background.running() }
+        Self {
+            lines: engine.lines.len(),
+            leases: engine.renewals.len(),
+            background: engine.background.running(),
+            events: engine.teller.untold(),
+        }
     }
 
     /// Whether there is nothing.

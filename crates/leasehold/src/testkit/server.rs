@@ -13,6 +13,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::port::Port;
+use crate::clock::Clock;
 
 mod process;
 
@@ -166,20 +167,20 @@ impl Server {
             .stderr(log)
             .process_group(0);
         self.process.start(command)?;
-        self.wait_until_ready()
+        self.wait_until_ready(PATIENCE)
     }
 
-    fn wait_until_ready(&self) -> io::Result<()> {
-        let mut waited = Duration::ZERO;
+    fn wait_until_ready(&self, patience: Duration) -> io::Result<()> {
+        let started = Clock::system().now();
         while !(self.plan.ready)(self.address()) {
             if self.process.wait(Duration::ZERO)?.is_some() {
                 return Err(self.failure(io::ErrorKind::Other, "has ended"));
             }
-            if waited > PATIENCE {
+            // The check may take long, too.
+            if Clock::system().now().since(started) > patience {
                 return Err(self.failure(io::ErrorKind::TimedOut, "does not become ready"));
             }
             thread::sleep(PAUSE);
-            waited += PAUSE;
         }
         Ok(())
     }
@@ -245,5 +246,24 @@ impl fmt::Debug for ServerBuilder {
             .field("program", &self.program)
             .field("arguments", &self.arguments)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A check that takes long itself, as one does that asks a server which accepts and says nothing.
+    #[test]
+    fn a_slow_check_does_not_make_it_wait_for_longer() {
+        let mut server = Server::builder("sleep").args(["600"]).ready(|_| true).start().unwrap();
+        server.plan.ready = Arc::new(|_| {
+            thread::sleep(Duration::from_millis(300));
+            false
+        });
+        let started = Clock::system().now();
+        let error = server.wait_until_ready(Duration::from_millis(500)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(Clock::system().now().since(started) < Duration::from_secs(15));
     }
 }

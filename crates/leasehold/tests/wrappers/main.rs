@@ -8,6 +8,14 @@ mod support {
     pub(crate) mod rig;
 }
 
+#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
+#[path = "../../examples/cache_moka.rs"]
+mod cache_moka;
+#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
+#[path = "../../examples/cache_over_store.rs"]
+mod cache_over_store;
+
 mod breaking;
+mod caching;
 mod capable;
 mod retrying;

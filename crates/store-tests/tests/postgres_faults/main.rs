@@ -5,8 +5,10 @@
 mod clock;
 mod connecting;
 mod encryption;
+mod fencing;
 mod network;
 mod paused;
+mod pooler;
 mod refusals;
 mod server;
 mod setting;

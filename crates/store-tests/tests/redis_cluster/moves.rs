@@ -88,6 +88,34 @@ fn a_lease_is_kept_in_the_middle_of_a_move() {
     });
 }
 
+/// Who keeps nothing is on no map, and is not to be forgotten with those who wait for what moves there.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_waiter_is_woken_by_a_newcomer() {
+    run(async {
+        let cluster = Cluster::with(1, Duration::from_secs(30));
+        cluster.make_newcomer(3);
+        let (holder, locks) = (cluster.manager(LONG).await, pushed(&cluster).await);
+        let name = cluster.name_at(1, "moving");
+        let stored = format!("leasehold:{name}");
+        let guard = take(&holder, &name).await;
+        cluster.begin_move(cluster.slot(&stored), 1, 3);
+        for key in [&stored, &format!("{stored}:fence{{{stored}}}")] {
+            cluster.move_key(key, 1, 3);
+        }
+        let waiter = waiter(&locks, &name).await;
+        // Draws a new map.
+        locks.probe().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!waiter.is_finished());
+        cluster.end_move(cluster.slot(&stored), 1, 3);
+        let fence = guard.fencing_token();
+        guard.release().await.unwrap();
+        let next = soon("the push of the newcomer", waiter).await.unwrap();
+        assert!(next.fencing_token() > fence);
+    });
+}
+
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_move_that_is_called_off_harms_nothing() {

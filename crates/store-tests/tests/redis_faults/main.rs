@@ -11,4 +11,5 @@ mod network;
 mod refusals;
 mod replicas;
 mod rights;
+mod sentinels;
 mod setting;

@@ -1,12 +1,15 @@
 //! Grants that replicas have to know of where there are none, and a server that becomes a replica.
 
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::store::Page;
 use leasehold::{ErrorKind, LockManager};
 use store_tests::redis;
 
+use crate::fake::{Fake, greeting};
 use crate::refusals::is_told;
 use crate::setting::{Direct, LONG, SHORT, manager, soon, until};
 
@@ -128,4 +131,26 @@ async fn what_a_replica_no_longer_knows_is_no_loss() {
     // Long enough for its answer.
     tokio::time::sleep(Duration::from_millis(300)).await;
     guard.check().unwrap();
+}
+
+/// As versions up to 6 tell what a script ran into.
+#[tokio::test]
+async fn an_old_server_that_was_demoted_is_left() {
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    let fake = Fake::start(move |words| {
+        if words[0] == "HELLO" {
+            counted.fetch_add(1, Ordering::AcqRel);
+        }
+        let refusal = "-ERR Error running script (call to f_1): @user_script:3: @user_script: 3: -READONLY You can't \
+                       write against a read only replica. \r\n";
+        greeting(words).unwrap_or_else(|| refusal.into())
+    })
+    .await;
+    let locks = manager(fake.address(), LONG).await;
+    for count in 1..4 {
+        let error = soon("an answer", locks.lock("k").try_acquire()).await.unwrap_err();
+        is_told(&error, ErrorKind::Unavailable, &["become a replica"]);
+        assert_eq!(connections.load(Ordering::Acquire), count);
+    }
 }

@@ -10,7 +10,7 @@ use leasehold::observe::metrics::Metrics;
 use leasehold::observe::otel::OtelMetrics;
 use leasehold::store::SharedStore;
 use leasehold::store::memory::MemoryStore;
-use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore};
+use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::store::redis::RedisStore;
 use leasehold::store::sqlite::SqliteStore;
 use leasehold::{ErrorKind, LockManager};
@@ -73,7 +73,15 @@ fn postgres_advisory_tells_the_story() {
     });
 }
 
-// Locks of a transaction belong here as well, with their own form of scoped work beside `with_lock`.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn postgres_transactions_tell_the_story() {
+    run(async {
+        let table = Table::new();
+        let url = with_password(&table);
+        tells_the_story("xact", async || PostgresTransactionStore::connect(&url).await.unwrap().into()).await;
+    });
+}
 
 /// The server asks for no password, but one may be given.
 fn with_password(table: &Table) -> String {

@@ -18,7 +18,7 @@ const LONGEST_MESSAGE: usize = 1000;
 
 /// What a `run` came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(in crate::commands) enum Outcome {
     /// The command ran and ended, by itself or by a signal that was passed on.
     Ran,
     /// Somebody else held the key.
@@ -33,39 +33,39 @@ pub(super) enum Outcome {
 
 /// The end of a `run`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub(super) outcome: Outcome,
-    pub(super) code: u8,
+pub(in crate::commands) struct End {
+    pub(in crate::commands) outcome: Outcome,
+    pub(in crate::commands) code: u8,
     /// Whether the code is the command's own.
-    pub(super) by_child: bool,
+    pub(in crate::commands) by_child: bool,
 }
 
 impl End {
     /// An end whose code is that of the command.
-    pub(super) fn by_child(outcome: Outcome, code: u8) -> Self {
+    pub(in crate::commands) fn by_child(outcome: Outcome, code: u8) -> Self {
         Self { outcome, code, by_child: true }
     }
 
     /// An end whose code is ours.
-    pub(super) fn by_lock(outcome: Outcome, code: u8) -> Self {
+    pub(in crate::commands) fn by_lock(outcome: Outcome, code: u8) -> Self {
         Self { outcome, code, by_child: false }
     }
 }
 
 /// What is known so far.
 #[derive(Debug)]
-pub(super) struct Record<'a> {
+pub(in crate::commands) struct Record<'a> {
     target: Option<&'a Path>,
     key: String,
-    pub(super) namespace: Option<String>,
-    pub(super) waited: Option<Duration>,
-    pub(super) held: Option<Duration>,
-    pub(super) fencing: Option<FencingToken>,
+    pub(in crate::commands) namespace: Option<String>,
+    pub(in crate::commands) waited: Option<Duration>,
+    pub(in crate::commands) held: Option<Duration>,
+    pub(in crate::commands) fencing: Option<FencingToken>,
 }
 
 impl<'a> Record<'a> {
     /// A record of nothing yet. That files can be written is checked now, and not after a night's work.
-    pub(super) fn new(arguments: &'a Run) -> Result<Self, Failure> {
+    pub(in crate::commands) fn new(arguments: &'a Run) -> Result<Self, Failure> {
         let target = arguments.report.as_deref();
         if let Some(path) = target {
             file::check(path, Mode::Plain)?;
@@ -78,7 +78,7 @@ impl<'a> Record<'a> {
     }
 
     /// Tells and writes down the end, and answers with the exit code.
-    pub(super) fn conclude(
+    pub(in crate::commands) fn conclude(
         &self,
         result: Result<End, Failure>,
         renewals: &Renewals,

@@ -20,7 +20,7 @@ use crate::signals;
 
 /// Renewals, as far as they are told of: how many there were, and which failed since the last one that did not.
 #[derive(Clone, Debug)]
-pub(super) struct Renewals {
+pub(in crate::commands) struct Renewals {
     tally: Arc<Mutex<Tally>>,
     confirmed: Arc<Notify>,
     status: Status,
@@ -40,17 +40,17 @@ struct Failures {
 }
 
 impl Renewals {
-    pub(super) fn new(status: &Status) -> Self {
+    pub(in crate::commands) fn new(status: &Status) -> Self {
         Self { tally: Arc::default(), confirmed: Arc::default(), status: status.clone() }
     }
 
     /// Tells of each that was confirmed.
-    pub(super) fn confirmed(&self) -> &Notify {
+    pub(in crate::commands) fn confirmed(&self) -> &Notify {
         &self.confirmed
     }
 
     /// How many were confirmed.
-    pub(super) fn count(&self) -> u64 {
+    pub(in crate::commands) fn count(&self) -> u64 {
         self.tally().confirmed
     }
 
@@ -82,7 +82,7 @@ impl Observer for Renewals {
 }
 
 /// The line for a lease that was acquired, for those who asked for it.
-pub(super) fn acquired(
+pub(in crate::commands) fn acquired(
     settings: &Settings,
     manager: &LockManager,
     guard: &LockGuard,
@@ -102,7 +102,7 @@ pub(super) fn acquired(
 }
 
 /// The same for programs.
-pub(super) fn acquired_as_json(manager: &LockManager, guard: &LockGuard, waited: Duration) -> Value {
+pub(in crate::commands) fn acquired_as_json(manager: &LockManager, guard: &LockGuard, waited: Duration) -> Value {
     json!({
         "key": guard.key().name(),
         "namespace": manager.namespace(),
@@ -113,7 +113,7 @@ pub(super) fn acquired_as_json(manager: &LockManager, guard: &LockGuard, waited:
 }
 
 /// The line for a lease that was lost under a command that runs on, as was asked for.
-pub(super) fn going_on(name: &str, reason: LostReason) -> String {
+pub(in crate::commands) fn going_on(name: &str, reason: LostReason) -> String {
     format!(
         "warning: the lease on \"{name}\" is lost ({reason}) and the command runs on (--on-lost continue): exclusion is \
          given up, somebody else may hold the key"
@@ -121,7 +121,7 @@ pub(super) fn going_on(name: &str, reason: LostReason) -> String {
 }
 
 /// A reason in one word, for programs.
-pub(super) fn word(reason: LostReason) -> &'static str {
+pub(in crate::commands) fn word(reason: LostReason) -> &'static str {
     match reason {
         LostReason::Expired => "expired",
         LostReason::NotHeld => "not_held",
@@ -132,7 +132,12 @@ pub(super) fn word(reason: LostReason) -> &'static str {
 }
 
 /// The block for a lease that was lost while the command ran.
-pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewals, ending: &Ending) -> String {
+pub(in crate::commands) fn lost(
+    settings: &Settings,
+    request: &Request<'_>,
+    renewals: &Renewals,
+    ending: &Ending,
+) -> String {
     let Request { name, renew, on_lost, .. } = *request;
     let signal = match on_lost {
         OnLost::Signal(signal) => signal,
@@ -189,7 +194,7 @@ pub(super) fn lost(settings: &Settings, request: &Request<'_>, renewals: &Renewa
 }
 
 /// `TERM sent to group 9021, gone after 1.2s`.
-pub(super) fn stopped(ending: &Ending, signal: Signal) -> String {
+pub(in crate::commands) fn stopped(ending: &Ending, signal: Signal) -> String {
     let Some(stopping) = ending.stopping else {
         return "nothing of it was left".to_owned();
     };

@@ -16,21 +16,21 @@ use crate::signals;
 
 /// What was asked for, checked as far as it can be without the store.
 #[derive(Debug)]
-pub(super) struct Request<'a> {
-    pub(super) name: &'a str,
-    pub(super) command: Vec<OsString>,
-    pub(super) wait: Wait,
-    pub(super) busy_code: u8,
-    pub(super) renew: Renew,
-    pub(super) kill_after: Option<Duration>,
-    pub(super) max_runtime: Option<Duration>,
-    pub(super) on_lost: OnLost,
-    pub(super) label: Option<String>,
-    pub(super) arguments: &'a Run,
+pub(in crate::commands) struct Request<'a> {
+    pub(in crate::commands) name: &'a str,
+    pub(in crate::commands) command: Vec<OsString>,
+    pub(in crate::commands) wait: Wait,
+    pub(in crate::commands) busy_code: u8,
+    pub(in crate::commands) renew: Renew,
+    pub(in crate::commands) kill_after: Option<Duration>,
+    pub(in crate::commands) max_runtime: Option<Duration>,
+    pub(in crate::commands) on_lost: OnLost,
+    pub(in crate::commands) label: Option<String>,
+    pub(in crate::commands) arguments: &'a Run,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn new(settings: &Settings, arguments: &'a Run) -> Result<Self, Failure> {
+    pub(in crate::commands) fn new(settings: &Settings, arguments: &'a Run) -> Result<Self, Failure> {
         let renew = match config::length("--renew-every", arguments.renew_every.as_deref())? {
             _ if arguments.no_renew => Renew::Off,
             Some(Duration::ZERO) => {
@@ -66,7 +66,7 @@ impl<'a> Request<'a> {
     }
 
     /// The limits of the job. The grace has to fit between the last renewal that can fail and the lease's end.
-    pub(super) fn limits(&self, ttl: Duration) -> Result<Limits, Failure> {
+    pub(in crate::commands) fn limits(&self, ttl: Duration) -> Result<Limits, Failure> {
         let kill_after = Room::new(ttl, self.renew).grace(self.kill_after)?;
         Ok(Limits { kill_after, max_runtime: self.max_runtime, on_lost: self.on_lost })
     }

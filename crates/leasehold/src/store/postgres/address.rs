@@ -203,6 +203,11 @@ impl Place {
         Self { config, tls }
     }
 
+    /// Whether there is one server, or pooler, to connect to.
+    pub(super) fn is_one(&self) -> bool {
+        self.config.get_hosts().len() == 1
+    }
+
     /// Connects; what the server tells unasked goes to `heard`, `None` is the end.
     pub(super) async fn connect(&self, heard: impl FnMut(Option<Notification>) + Send + 'static) -> Result<Wire> {
         let wire = Wire::connect(&self.config, wire::new_id()?, self.tls.clone(), heard).await;

@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
-use tokio_postgres::types::Type;
-use tokio_postgres::{Config, Row};
+use tokio_postgres::Config;
 
 use self::session::{Answer, Ask, Session, pooled};
 use self::sessions::Sessions;
 use super::address::{Address, Place};
-use super::answer;
+use super::backend::Backend;
 use super::ear::Hearing;
-use super::fault::{self, Effect};
 use super::layout::Names;
 use super::link::Link;
 use super::survey;
@@ -21,8 +19,8 @@ use super::while_connecting;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
-    Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, HolderInfo, Inspection,
-    Listing, Page, Probe, Removed, Scope, Store, TimeAuthority, Waiting, Wake,
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Inspection, Listing, Page,
+    Probe, Removed, Scope, Store, TimeAuthority, Waiting, Wake,
 };
 use crate::types::{Key, OwnerToken};
 
@@ -104,12 +102,6 @@ impl PostgresAdvisoryStore {
             Ok(Self { link, sessions, waiting })
         })
     }
-
-    /// The backend that holds a lock, as the server tells.
-    async fn backend(&self, id: i64) -> Result<Option<Row>> {
-        let rows = self.link.look(include_str!("sql/holding_backend.sql"), &[(&id, Type::INT8)]).await?;
-        Ok(rows.into_iter().next())
-    }
 }
 
 /// The number of the lock of a key.
@@ -189,16 +181,7 @@ impl Store for PostgresAdvisoryStore {
     }
 
     async fn force_release(&self, key: &Key, _: Option<&OwnerToken>) -> Result<Option<Removed>> {
-        let Some(row) = self.backend(id(key)).await? else { return Ok(None) };
-        let (pid, keys): (i32, i64) = (answer::get(&row, 0, Effect::Look)?, answer::get(&row, 3, Effect::Look)?);
-        let others = keys - 1;
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "only its session can give it back: SELECT pg_terminate_backend({pid}) would end that session, and free \
-                 {others} other locks"
-            ),
-        ))
+        Backend::holding(&self.link, id(key)).await?.map_or(Ok(None), |backend| Err(backend.keeps_it()))
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
@@ -207,16 +190,8 @@ impl Store for PostgresAdvisoryStore {
         if let Some(held) = own {
             return Ok(Inspection::new(vec![Holder::new(held.owner).fencing(held.fence)]));
         }
-        let Some(row) = self.backend(id).await? else { return Ok(Inspection::default()) };
-        let pid: i32 = answer::get(&row, 0, Effect::Look)?;
-        let shown = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        let label = format!("backend {pid} {}", answer::get::<&str>(&row, 1, Effect::Look)?).trim_end().to_owned();
-        let host = shown(answer::get(&row, 2, Effect::Look)?);
-        let info = HolderInfo { host, label: Some(label), ..HolderInfo::default() };
-        // The server knows the session, not the owner.
-        let owner =
-            OwnerToken::from_bytes(format!("backend {pid}").as_bytes()).map_err(|_| fault::unexpected_look())?;
-        Ok(Inspection::new(vec![Holder::new(owner).info(info)]))
+        let holder = Backend::holding(&self.link, id).await?.map(Backend::into_holder).transpose()?;
+        Ok(Inspection::new(holder.into_iter().collect()))
     }
 
     async fn list(&self, _: &str, _: Page) -> Result<Listing> {

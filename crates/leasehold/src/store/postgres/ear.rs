@@ -78,6 +78,11 @@ impl Link {
         if hearing != Hearing::Works {
             self.waiters.end();
         } else {
+            // So would the next connections, unless they lead elsewhere.
+            if self.place.is_one() {
+                self.is_pinned.store(true, Ordering::Release);
+                wire.is_ours_alone();
+            }
             self.keep_hearing(Some((ear, heard)));
         }
         Ok(hearing)

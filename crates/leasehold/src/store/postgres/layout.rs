@@ -3,6 +3,7 @@
 use tokio_postgres::types::Type;
 
 use super::fault;
+use super::frequent::Frequent;
 use super::wire::{Wire, text};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -18,6 +19,13 @@ const OLDEST: i32 = 120_000;
 
 /// How often others may get in the way while the tables are made.
 const ATTEMPTS: u32 = 5;
+
+/// The session is the one on which the statement was named; or else an error, so that nothing is changed.
+const IS_HERE: &str = "CASE WHEN current_setting('leasehold.session', true) = {id} THEN true \
+    ELSE current_setting('leasehold.elsewhere') IS NULL END";
+
+const CHECK: &str = "SELECT current_setting('leasehold.session', true) = $1";
+const UNLOCK: &str = "SELECT CASE WHEN current_setting('leasehold.session', true) = $1 THEN pg_advisory_unlock($2) END";
 
 /// Names of at most this many bytes leave room for the endings of ours, below the server's limit of 63.
 const MAX_NAME: usize = 57;
@@ -81,7 +89,6 @@ impl Names {
             .replace("{waits}", &name("_waits"))
             .replace("{channel}", &self.channel())
             .replace("{version}", VERSION)
-            .replace("{is_session}", "current_setting('leasehold.session', true) = $1")
             .replace("{holder}", "key, owner, fence, {micros_until_expires}, {since}, {renewed}, holder")
             .replace(
                 "{micros_until_expires}",
@@ -91,6 +98,12 @@ impl Names {
             .replace("{renewed}", "(extract(epoch FROM renewed) * 1000000)::bigint")
             .replace("{without_flush}", "set_config('synchronous_commit', 'off', true) IS NOT NULL")
     }
+}
+
+/// A statement on one line.
+fn without_comments(statement: &str) -> String {
+    let lines = statement.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+    lines.collect::<Vec<_>>().join(" ")
 }
 
 /// A name that means the same in every statement, quoted or not in a psql session.
@@ -108,9 +121,9 @@ fn checked(what: &str, name: &str) -> Result<String> {
 /// The statements on the tables of these names.
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) acquire: String,
+    pub(super) acquire: Frequent,
     pub(super) extend: String,
-    pub(super) release: String,
+    pub(super) release: Frequent,
     pub(super) transfer: String,
     pub(super) force_release: String,
     pub(super) inspect: String,
@@ -120,21 +133,28 @@ pub(super) struct Statements {
     pub(super) tell: String,
     pub(super) waiting: String,
     pub(super) sweep: String,
-    pub(super) try_lock: String,
+    pub(super) try_lock: Frequent,
+    pub(super) unlock: Frequent,
+    pub(super) check: Frequent,
     pub(super) draw: String,
 }
 
 impl Statements {
     pub(super) fn on(names: &Names) -> Self {
-        // As they go over the network each time: without comments and indentation.
-        let fill_in = |statement: &str| {
-            let lines = statement.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-            names.fill_in(&lines.collect::<Vec<_>>().join(" "))
+        // As they go over the network each time.
+        let fill_in = |statement: &str| names.fill_in(&without_comments(statement));
+        let frequent = |number, statement: &str, parameters: usize| {
+            let (statement, here) = (fill_in(statement), IS_HERE.replace("{id}", &format!("${}", parameters + 1)));
+            let (plain, named) = (statement.replace("{is_here}", "true"), statement.replace("{is_here}", &here));
+            Frequent::new(number, plain, Some(named))
         };
         Self {
-            acquire: fill_in(include_str!("sql/acquire.sql")),
+            acquire: frequent(0, include_str!("sql/acquire.sql"), 4),
+            release: frequent(1, include_str!("sql/release.sql"), 2),
+            try_lock: Frequent::new(2, fill_in(include_str!("sql/try_lock.sql")), None),
+            unlock: Frequent::new(3, UNLOCK.to_owned(), None),
+            check: Frequent::new(4, CHECK.to_owned(), None),
             extend: fill_in(include_str!("sql/extend.sql")),
-            release: fill_in(include_str!("sql/release.sql")),
             transfer: fill_in(include_str!("sql/transfer.sql")),
             force_release: fill_in(include_str!("sql/force_release.sql")),
             inspect: fill_in(include_str!("sql/inspect.sql")),
@@ -144,7 +164,6 @@ impl Statements {
             tell: fill_in(include_str!("sql/tell.sql")),
             waiting: fill_in(include_str!("sql/waiting.sql")),
             sweep: fill_in(include_str!("sql/sweep.sql")),
-            try_lock: fill_in(include_str!("sql/try_lock.sql")),
             draw: fill_in(include_str!("sql/xact_draw.sql")),
         }
     }

@@ -58,6 +58,8 @@ pub(super) struct Link {
     /// Tells those who wait for a connection that there is one.
     adopted: Notify,
     pub(super) is_closed: AtomicBool,
+    /// No pooler lends our sessions to others.
+    pub(super) is_pinned: AtomicBool,
     pub(super) watches: Arc<Watches>,
     pub(super) marks: Marks,
     pub(super) waiters: Waiters,
@@ -81,6 +83,7 @@ impl Link {
             late: tokio::sync::Mutex::new(()),
             adopted: Notify::new(),
             is_closed: AtomicBool::new(false),
+            is_pinned: AtomicBool::new(false),
             watches: Arc::default(),
             marks: Marks::default(),
             waiters: Waiters::default(),
@@ -151,6 +154,9 @@ impl Link {
             return Err(closed());
         }
         self.adopted.notify_waiters();
+        if self.is_pinned.load(Ordering::Acquire) {
+            made.0.is_ours_alone();
+        }
         if before.is_some() {
             // The server may have been restarted, or be another one.
             self.marks.forget();
@@ -190,7 +196,7 @@ impl Link {
     /// One more connection, for a purpose of its own; `ended` is called when the other end is gone.
     pub(super) async fn another(&self, ended: impl Fn() + Send + 'static) -> Result<Wire> {
         if self.is_closed() {
-            return Err(Error::new(ErrorKind::Closed, "the store is closed"));
+            return Err(closed());
         }
         let told = move |notification: Option<_>| {
             if notification.is_none() {

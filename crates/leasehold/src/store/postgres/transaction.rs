@@ -3,20 +3,15 @@
 use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
-use tokio_postgres::{CancelToken, Client, IsolationLevel, Row, Transaction};
+use tokio_postgres::{CancelToken, Client, IsolationLevel, SimpleQueryMessage, SimpleQueryRow, Transaction};
 
 use super::advisory::id;
 use super::fault::{self, Effect};
 use super::tls::{self, Trust};
-use super::wire::{self, Parameter};
+use super::wire;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::options::Wait;
 use crate::types::Key;
-
-const LOCK: &str = "SELECT pg_advisory_xact_lock($1)";
-const TRY_LOCK: &str = "SELECT pg_try_advisory_xact_lock($1)";
-const CHECK: &str = "SELECT current_setting('leasehold.work', true) = $1";
 
 /// Takes the lock of `key` in a transaction of the caller's own, and waits for it as long as the session's `lock_timeout`
 /// and `statement_timeout` let it; with `SET LOCAL lock_timeout = '5s'` for at most 5 s.
@@ -57,9 +52,9 @@ const CHECK: &str = "SELECT current_setting('leasehold.work', true) = $1";
 /// transaction.
 pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Result<()> {
     let waiting = GivenUp(Some(transaction.cancel_token()));
-    let locked = transaction.query_typed(LOCK, &[(&id(key), Type::INT8)]).await;
+    let locked = transaction.batch_execute(&format!("SELECT pg_advisory_xact_lock({})", id(key))).await;
     waiting.answered();
-    locked.map(drop).map_err(|error| about(key, locking(error)))
+    locked.map_err(|error| about(key, locking(error)))
 }
 
 /// Runs `work` in a transaction that has the lock of `key`, and commits: the release and what `work` wrote happen together,
@@ -126,42 +121,47 @@ pub async fn with_lock_in_transaction<T, E: From<Error>>(
 }
 
 /// Takes the lock, and leaves the transaction's limits as they were. `false` = the wait ended before.
-async fn take(transaction: &Transaction<'_>, key: &Key, wait: Wait, mark: &String) -> Result<bool> {
-    let marking = "SELECT set_config('leasehold.work', $1, true)";
+///
+/// By statements that leave nothing open, so that the transaction sees what is there and holds up nobody.
+async fn take(transaction: &Transaction<'_>, key: &Key, wait: Wait, mark: &str) -> Result<bool> {
+    let mark = format!("SELECT set_config('leasehold.work', '{mark}', true)");
     let wait = match wait {
         Wait::No | Wait::UpTo(Duration::ZERO) => {
-            ask(transaction, marking, &[(mark, Type::TEXT)]).await.map_err(locking)?;
-            let locked = ask(transaction, TRY_LOCK, &[(&id(key), Type::INT8)]).await.map_err(locking)?;
-            return Ok(verdict(&locked) == Some(true));
+            let row = ask(transaction, &format!("{mark}; SELECT pg_try_advisory_xact_lock({})", id(key))).await;
+            return Ok(row.map_err(locking)?.is_some_and(|row| row.get(0) == Some("t")));
         }
         Wait::UpTo(wait) => wait,
         Wait::Forever => Duration::ZERO,
     };
-    let limit = wait.as_nanos().div_ceil(1_000_000).min(i32::MAX.unsigned_abs().into()).to_string();
-    let limiting: [Parameter<'_>; 2] = [(mark, Type::TEXT), (&limit, Type::TEXT)];
-    let before = ask(transaction, include_str!("sql/work_limits.sql"), &limiting).await.map_err(locking)?;
-    let before = before.first().ok_or_else(fault::unexpected_look)?;
-    let limit = |at| before.try_get::<_, &str>(at).map_err(|_| fault::unexpected_look());
-    let (lock, statement) = (limit(0)?, limit(1)?);
+    let most = wait.as_nanos().div_ceil(1_000_000).min(i32::MAX.unsigned_abs().into());
+    let limits = "current_setting('lock_timeout'), current_setting('statement_timeout')";
+    let limit = format!("set_config('lock_timeout', '{most}', true), set_config('statement_timeout', '0', true)");
+    let before = ask(transaction, &format!("{mark}; SELECT {limits}, {limit}")).await.map_err(locking)?;
+    let before = before.ok_or_else(fault::unexpected_look)?;
+    let quoted = |at| before.get(at).map(|limit| limit.replace('\'', "''")).ok_or_else(fault::unexpected_look);
+    let (lock, statement) = (quoted(0)?, quoted(1)?);
     match lock_in_transaction(transaction, key).await {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::Contended => return Ok(false),
         Err(error) => return Err(error),
     }
-    let restoring = "SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)";
-    ask(transaction, restoring, &[(&lock, Type::TEXT), (&statement, Type::TEXT)]).await.map_err(locking)?;
+    let restoring = format!(
+        "SELECT set_config('lock_timeout', '{lock}', true), set_config('statement_timeout', '{statement}', true)"
+    );
+    ask(transaction, &restoring).await.map_err(locking)?;
     Ok(true)
 }
 
 /// Commits, if there is something to commit: the server answers the commit of a transaction that has failed or ended as if
 /// it had succeeded.
-async fn commit(transaction: Transaction<'_>, mark: &String) -> Result<()> {
+async fn commit(transaction: Transaction<'_>, mark: &str) -> Result<()> {
     let ended = || {
         let message = "the transaction had ended or failed before the work did, and nothing is committed by it";
         Error::new(ErrorKind::NotHeld, message)
     };
-    match ask(&transaction, CHECK, &[(mark, Type::TEXT)]).await {
-        Ok(rows) if verdict(&rows) == Some(true) => {}
+    let check = format!("SELECT current_setting('leasehold.work', true) = '{mark}'");
+    match ask(&transaction, &check).await {
+        Ok(Some(row)) if row.get(0) == Some("t") => {}
         Ok(_) => return Err(ended()),
         Err(error) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
             return Err(ended().with_source(error));
@@ -171,16 +171,16 @@ async fn commit(transaction: Transaction<'_>, mark: &String) -> Result<()> {
     transaction.commit().await.map_err(|error| fault::of(error, Effect::Change))
 }
 
+/// The last row, in text.
 async fn ask(
     transaction: &Transaction<'_>,
-    statement: &str,
-    parameters: &[Parameter<'_>],
-) -> std::result::Result<Vec<Row>, tokio_postgres::Error> {
-    transaction.query_typed(statement, parameters).await
-}
-
-fn verdict(rows: &[Row]) -> Option<bool> {
-    rows.first()?.try_get(0).ok().flatten()
+    statements: &str,
+) -> std::result::Result<Option<SimpleQueryRow>, tokio_postgres::Error> {
+    let last = |message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    };
+    Ok(transaction.simple_query(statements).await?.into_iter().filter_map(last).next_back())
 }
 
 /// What a failure to lock means. Only the limit for locks says that somebody has it.

@@ -1,7 +1,7 @@
 //! A connection to the server as long as it stands.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, SimpleQueryRow};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::frequent::Named;
 use crate::clock::{Clock, Moment};
 use crate::types::OwnerToken;
 
@@ -20,7 +21,7 @@ use crate::types::OwnerToken;
 const SILENCE: Duration = Duration::from_millis(250);
 
 /// How often a statement is sent that the server gave up because of another one, which it says at once.
-const ATTEMPTS: u32 = 8;
+pub(super) const ATTEMPTS: u32 = 8;
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -32,6 +33,8 @@ pub(super) fn text(value: &String) -> Parameter<'_> {
 /// A connection, and whether it can still be used.
 pub(super) struct Wire {
     client: Client,
+    pub(super) named: Named,
+    may_name: AtomicBool,
     /// What its server can know it by.
     id: String,
     /// What reads it.
@@ -66,6 +69,8 @@ impl Wire {
         });
         Ok(Self {
             client,
+            named: Named::default(),
+            may_name: AtomicBool::new(false),
             id,
             task: task.abort_handle(),
             over,
@@ -97,16 +102,49 @@ impl Wire {
 
     /// Runs a statement as [`ask`](Self::ask), and once: what a session locks stays locked when a statement is rolled back.
     pub(super) async fn ask_once(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        self.flown(self.client.query_typed(statement, parameters)).await
+    }
+
+    /// A request that may be given up.
+    pub(super) async fn flown<T>(&self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let flight = Flight::new(self);
-        let answer = self.client.query_typed(statement, parameters).await;
+        let answer = request.await;
         flight.landed(answer)
     }
 
     /// Runs statements without parameters, in one transaction.
     pub(super) async fn run(&self, statements: &str) -> Result<(), Error> {
+        self.flown(self.client.batch_execute(statements)).await
+    }
+
+    pub(super) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The session is ours alone as long as the connection stands.
+    pub(super) fn is_ours_alone(&self) {
+        self.may_name.store(true, Ordering::Release);
+    }
+
+    /// It is not, for all that was known.
+    pub(super) fn name_no_more(&self) {
+        self.may_name.store(false, Ordering::Release);
+    }
+
+    pub(super) fn may_name(&self) -> bool {
+        self.may_name.load(Ordering::Acquire)
+    }
+
+    /// Runs statements without parameters, in one message, and answers with the last row in text. Unlike other statements
+    /// they leave nothing open in the transaction that they are in, so that it sees what is there and holds up nobody.
+    pub(super) async fn ask_plainly(&self, statements: &str) -> Result<Option<SimpleQueryRow>, Error> {
         let flight = Flight::new(self);
-        let answer = self.client.batch_execute(statements).await;
-        flight.landed(answer)
+        let answer = self.client.simple_query(statements).await;
+        let last = |message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        };
+        Ok(flight.landed(answer)?.into_iter().filter_map(last).next_back())
     }
 
     pub(super) const fn id(&self) -> &String {
@@ -210,7 +248,7 @@ impl Drop for Flight<'_> {
 }
 
 /// Whether the statement was surely not applied, because another one was in its way.
-fn is_in_the_way(error: &Error) -> bool {
+pub(super) fn is_in_the_way(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED))
@@ -221,7 +259,8 @@ fn spoils(error: &Error) -> bool {
     match error.code() {
         Some(code) => {
             let elsewhere = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::UNDEFINED_TABLE];
-            elsewhere.contains(code) || code.code().starts_with("08") || code.code().starts_with("57P")
+            let is_broken = code.code().starts_with("08") && *code != SqlState::PROTOCOL_VIOLATION;
+            elsewhere.contains(code) || is_broken || code.code().starts_with("57P")
         }
         None => true,
     }

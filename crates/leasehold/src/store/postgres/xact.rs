@@ -36,6 +36,9 @@ const LIMIT: usize = 16;
 /// What a lock that is tried for is never: no connection is kept for it.
 const PROBE: i64 = 0;
 
+/// What connecting may take for it.
+const TTL: Duration = Duration::from_secs(30);
+
 /// How long transactions may take to end when the store does.
 const FAREWELL: Duration = Duration::from_millis(250);
 
@@ -103,7 +106,7 @@ impl PostgresTransactionStore {
             let begin = begin(&link).await.map_err(while_connecting)?;
             let connections = Connections::to(link, begin, LIMIT);
             // Whether there are transactions: the lock itself does not matter.
-            let (transaction, _) = Transaction::begin(&connections, PROBE).await.map_err(while_connecting)?;
+            let (transaction, _) = Transaction::begin(&connections, PROBE, TTL).await.map_err(while_connecting)?;
             transaction.end().await.map_err(while_connecting)?;
             Ok(Self { connections, seats: Arc::default() })
         })
@@ -150,8 +153,10 @@ impl Store for PostgresTransactionStore {
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         loop {
             let seat = self.seats.take(claim.key, claim.owner, id(claim.key));
-            let answer = Self::run(seat.claim(Arc::clone(&self.connections), claim.ttl, claim.waits)).await?;
-            return Ok(match answer {
+            let mut given_up = GivenUp(Some((Arc::clone(&self.connections), Arc::clone(&seat))));
+            let answer = Self::run(seat.claim(Arc::clone(&self.connections), claim.ttl, claim.waits)).await;
+            given_up.0 = None;
+            return Ok(match answer? {
                 Answer::Granted(held) => Attempt::Acquired(held.grant(claim.ttl)),
                 Answer::InLine(Some(place)) => Attempt::Contended(Contention::new().wake(Wake::Place(place))),
                 Answer::InLine(None) | Answer::Contended => Attempt::Contended(Contention::new()),
@@ -217,6 +222,17 @@ impl Store for PostgresTransactionStore {
         tokio::time::timeout(FAREWELL, async { while ending.join_next().await.is_some() {} }).await.ok();
         self.connections.close().await;
         Ok(())
+    }
+}
+
+/// A claim under way, which may be given up.
+struct GivenUp(Option<(Arc<Connections>, Arc<Seat>)>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        if let Some((connections, seat)) = self.0.take() {
+            seat.give_up(connections.leaving());
+        }
     }
 }
 

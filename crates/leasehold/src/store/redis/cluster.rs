@@ -14,6 +14,7 @@ use self::way::{Way, parts};
 use super::link::{Answer, Link, Place, Request};
 use super::script::Call;
 use super::side::slot;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::watches::Watches;
 
@@ -37,7 +38,7 @@ pub(super) struct Cluster {
     /// Servers that may be asked for the others.
     seeds: Vec<ConnectionInfo>,
     watches: Arc<Watches>,
-    links: Mutex<HashMap<(String, u16), Arc<Link>>>,
+    links: Mutex<HashMap<(String, u16), Known>>,
     map: Mutex<Option<Arc<Map>>>,
     /// Held by whoever asks for a new map.
     learning: Arc<tokio::sync::Mutex<()>>,
@@ -45,6 +46,14 @@ pub(super) struct Cluster {
     asked: AtomicU64,
     answered: AtomicU64,
     is_closed: AtomicBool,
+}
+
+/// A server.
+#[derive(Debug)]
+struct Known {
+    link: Arc<Link>,
+    /// When another one last sent a request on to it, which it also does to those that are on no map yet.
+    named: Option<Moment>,
 }
 
 /// A request under way; if it is given up, its server may be one that is no more.
@@ -179,7 +188,7 @@ impl Cluster {
 
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
+        let links: Vec<_> = self.links.lock().values().map(|known| Arc::clone(&known.link)).collect();
         links.into_iter().for_each(|link| link.close());
         self.watches.all_touched();
     }
@@ -218,14 +227,17 @@ impl Cluster {
         let (address, _) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
         let host = named(host.to_owned(), &by.link.host().unwrap_or_default());
-        Some(Way { link: self.link(host, port.parse().ok()?), is_asking })
+        Some(Way { link: self.link(host, port.parse().ok()?, Some(Clock::system().now())), is_asking })
     }
 
     /// The way to a server by the name that the cluster gives it.
-    fn link(&self, host: String, port: u16) -> Arc<Link> {
+    fn link(&self, host: String, port: u16, named: Option<Moment>) -> Arc<Link> {
         let mut links = self.links.lock();
-        let link = links.entry((host.clone(), port)).or_insert_with(|| self.new_link(self.at(host, port)));
-        Arc::clone(link)
+        let known = links
+            .entry((host.clone(), port))
+            .or_insert_with(|| Known { link: self.new_link(self.at(host, port)), named });
+        known.named = named.or(known.named);
+        Arc::clone(&known.link)
     }
 
     fn new_link(&self, info: ConnectionInfo) -> Arc<Link> {

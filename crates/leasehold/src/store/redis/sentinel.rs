@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -24,53 +24,58 @@ pub(super) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Where the primary is by the word of most sentinels, or of those that answer. Asked before each connection: after a
-    /// failover it is another one, which a sentinel that was away may not know yet.
+    /// Where the primary is by the word of most sentinels; without a majority, by that of whoever knows of the latest
+    /// failover. Asked before each connection: after a failover it is another one, which a sentinel that was away may not
+    /// know yet.
     pub(super) async fn primary(&self) -> Result<ConnectionInfo> {
         let mut asked = JoinSet::new();
         for sentinel in &self.sentinels {
             asked.spawn(ask(sentinel.clone(), self.name.clone()));
         }
-        let (mut votes, mut failed, mut knows_none) = (HashMap::new(), None, false);
+        let (mut votes, mut failed, mut unknown) = (HashMap::<_, Vote>::new(), None, 0);
         loop {
             let next = asked.join_next();
             let next = if votes.is_empty() { next.await } else { timeout(LATE, next).await.unwrap_or(None) };
             match next {
-                Some(Ok(Ok(Some(place)))) => {
-                    let count = votes.entry(place.clone()).or_insert(0_usize);
-                    *count += 1;
-                    if *count > self.sentinels.len() / 2 {
+                Some(Ok(Ok(Some((place, epoch))))) => {
+                    let vote = votes.entry(place.clone()).or_default();
+                    *vote = Vote { epoch: vote.epoch.max(epoch), count: vote.count + 1 };
+                    if vote.count > self.sentinels.len() / 2 {
                         return Ok(self.at(place));
                     }
                 }
-                Some(Ok(Ok(None))) => knows_none = true,
+                Some(Ok(Ok(None))) => unknown += 1,
                 Some(Ok(Err(error))) => failed = Some(error),
                 Some(Err(_)) => {}
                 None => break,
             }
         }
-        match votes.into_iter().max_by_key(|(_, count)| *count) {
+        match votes.into_iter().max_by_key(|(_, vote)| *vote) {
             Some((place, _)) => Ok(self.at(place)),
-            None => Err(self.nowhere(knows_none, failed)),
+            None => Err(self.nowhere(unknown, failed)),
         }
     }
 
-    /// What it comes to that no sentinel names a place.
-    fn nowhere(&self, knows_none: bool, failed: Option<RedisError>) -> Error {
-        let count = self.sentinels.len();
-        let message = format!("none of {count} sentinels answered");
+    /// What it comes to that no sentinel names a place, and so many know no such name.
+    fn nowhere(&self, unknown: usize, failed: Option<RedisError>) -> Error {
+        let (count, name) = (self.sentinels.len(), &self.name);
+        let unavailable = |message: String| Error::new(ErrorKind::Unavailable, message);
         match failed {
-            _ if knows_none => Error::new(
+            _ if unknown > count / 2 => Error::new(
                 ErrorKind::InvalidConfig,
-                format!("no sentinel knows a primary named {:?}: check the name", self.name),
+                format!("no sentinel knows a primary named {name:?}: check the name"),
             ),
             Some(error) if wants_password(&error) => Error::new(
                 ErrorKind::Rejected,
                 "the sentinels refuse us: name their password by sentinel_password_file, if they have one",
             )
             .with_source(error),
-            Some(error) => Error::new(ErrorKind::Unavailable, message).with_source(error),
-            None => Error::new(ErrorKind::Unavailable, message),
+            // Those who do not answer may know it.
+            _ if unknown > 0 => unavailable(format!(
+                "{unknown} of {count} sentinels answered, and know no primary named {name:?}: check the name, if that stays"
+            )),
+            Some(error) => unavailable(format!("none of {count} sentinels answered")).with_source(error),
+            None => unavailable(format!("none of {count} sentinels answered")),
         }
     }
 
@@ -85,10 +90,30 @@ impl Sentinels {
     }
 }
 
-async fn ask(sentinel: ConnectionInfo, name: String) -> RedisResult<Option<(String, u16)>> {
+type Place = (String, u16);
+
+/// How many sentinels name a place, and by which failover it came to be the primary. The later one counts for more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Vote {
+    epoch: Option<u64>,
+    count: usize,
+}
+
+/// Where the primary is, and the number of the failover that made it so, where we may ask.
+async fn ask(sentinel: ConnectionInfo, name: String) -> RedisResult<Option<(Place, Option<u64>)>> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     let mut connection = Client::open(sentinel)?.get_multiplexed_async_connection_with_config(&config).await?;
-    redis::cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut connection).await
+    let mut questions = redis::pipe();
+    questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&name);
+    questions.cmd("SENTINEL").arg("MASTER").arg(&name);
+    let mut answers = connection.send_packed_commands(&questions, 0, 2).await?.into_iter();
+    let place: Option<Place> = match answers.next() {
+        Some(Value::ServerError(error)) => return Err(error.into()),
+        place => redis::from_redis_value(place.unwrap_or(Value::Nil))?,
+    };
+    let facts: HashMap<String, String> =
+        answers.next().and_then(|facts| redis::from_redis_value(facts).ok()).unwrap_or_default();
+    Ok(place.map(|place| (place, facts.get("config-epoch").and_then(|epoch| epoch.parse().ok()))))
 }
 
 fn wants_password(error: &RedisError) -> bool {

@@ -178,7 +178,10 @@ impl Wire {
 
     /// A primary that was demoted: its name may lead to another server by now.
     fn end_if_demoted(&self, answer: &Value) {
-        if matches!(answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::ReadOnly)) {
+        let Value::ServerError(error) = answer else { return };
+        // Up to version 7.0 a script's own errors have no code of their own.
+        let in_script = || error.details().is_some_and(|text| text.contains("-READONLY "));
+        if error.kind() == Some(ServerErrorKind::ReadOnly) || in_script() {
             self.end();
         }
     }

@@ -23,9 +23,6 @@ use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::store::Loss;
 use crate::types::{FencingToken, Key, OwnerToken};
 
-const CHECK: &str = "SELECT current_setting('leasehold.session', true) = $1";
-const UNLOCK: &str = "SELECT CASE WHEN current_setting('leasehold.session', true) = $1 THEN pg_advisory_unlock($2) END";
-
 /// How long a session that holds nothing may be silent before it is given up: as long as a request may take. Until then
 /// what is under way on it may get its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -227,13 +224,13 @@ impl Session {
     /// The token, if the lock was free.
     async fn try_lock(&self, id: i64) -> Result<Option<FencingToken>> {
         let asking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
-        let rows = match self.wire.ask_once(&self.link.statements.try_lock, &asking).await {
+        let rows = match self.wire.ask_often_once(&self.link.statements.try_lock, &asking).await {
             Ok(rows) => rows,
             Err(error) => {
                 let error = fault::of(error, Effect::Change);
                 // A statement that fails keeps the lock that it took before.
                 if error.kind() != ErrorKind::Indeterminate {
-                    let unlocked = self.wire.ask_once(UNLOCK, &asking).await;
+                    let unlocked = self.wire.ask_often_once(&self.link.statements.unlock, &asking).await;
                     if !unlocked.is_ok_and(|rows| verdict(&rows).is_some()) {
                         self.end();
                     }
@@ -242,9 +239,10 @@ impl Session {
             }
         };
         let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        match answer::get::<Option<bool>>(row, 0, Effect::Change)? {
-            Some(true) => answer::token(answer::get(row, 1, Effect::Change)?, Effect::Change).map(Some),
-            Some(false) => Ok(None),
+        match answer::get::<Option<Vec<i64>>>(row, 0, Effect::Change)?.as_deref() {
+            Some([token]) => answer::token(*token, Effect::Change).map(Some),
+            Some([]) => Ok(None),
+            Some(_) => Err(fault::unexpected(Effect::Change)),
             None => Err(self.swapped()),
         }
     }
@@ -270,7 +268,7 @@ impl Session {
         let unlocking: [Parameter<'_>; 2] = [text(self.wire.id()), (&id, Type::INT8)];
         let (stored, telling) = (key.as_stored(), self.link.waiters.telling(key.as_stored()));
         let (unlocked, ()) = tokio::join!(biased;
-            self.wire.ask_once(UNLOCK, &unlocking),
+            self.wire.ask_often_once(&self.link.statements.unlock, &unlocking),
             self.link.tell(&self.wire, stored, telling),
         );
         let unlocked = unlocked.map_err(|error| fault::of(error, Effect::Change));
@@ -300,7 +298,8 @@ impl Session {
 
     /// Makes sure that the session is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<()> {
-        let rows = self.wire.ask(CHECK, &[text(self.wire.id())]).await.map_err(fault::of_look)?;
+        let rows =
+            self.wire.ask_often(&self.link.statements.check, &[text(self.wire.id())]).await.map_err(fault::of_look)?;
         match verdict(&rows) {
             Some(true) => Ok(()),
             _ => Err(self.swapped()),

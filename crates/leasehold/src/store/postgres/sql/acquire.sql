@@ -2,7 +2,7 @@
 -- it before SET is evaluated), so that it is higher than that of whoever held the row in between; and it is higher than
 -- the row's last one even if the sequence was set back.
 WITH held AS MATERIALIZED (
-    SELECT owner, expires FROM {leases} WHERE key = $1 AND owner <> '' AND expires > clock_timestamp()
+    SELECT owner, expires FROM {leases} WHERE {is_here} AND key = $1 AND owner <> '' AND expires > clock_timestamp()
 ), granted AS (
     INSERT INTO {leases} AS lease (key, owner, fence, expires, since, renewed, holder)
     SELECT $1, $2, nextval('{fence}'), clock_timestamp() + $3 * interval '1 microsecond',
@@ -21,8 +21,8 @@ WITH held AS MATERIALIZED (
         holder = CASE WHEN lease.owner = $2 AND lease.expires > clock_timestamp()
             THEN lease.holder ELSE $4 END
     WHERE lease.owner = '' OR lease.owner = $2 OR lease.expires <= clock_timestamp()
-    RETURNING fence, expires
+    RETURNING fence
 )
-SELECT fence, {micros_until_expires} FROM granted
+SELECT fence, 0::bigint FROM granted
 UNION ALL
 SELECT NULL::bigint, {micros_until_expires} FROM held WHERE NOT EXISTS (SELECT FROM granted)

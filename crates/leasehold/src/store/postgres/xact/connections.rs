@@ -18,7 +18,7 @@ use crate::store::Loss;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// How long a claim waits for a place that somebody is leaving: many times what a cancel request and a rollback take.
-const LEAVING: Duration = Duration::from_secs(1);
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long the server may take to end what is left of a connection that was cut.
 const ENDING: Duration = Duration::from_secs(1);
@@ -132,9 +132,9 @@ impl Connections {
     }
 
     /// Counts a place that is about to be free, until what is returned is dropped.
-    pub(super) fn leaving(&self) -> Leaving<'_> {
+    pub(super) fn leaving(self: &Arc<Self>) -> Leaving {
         self.leaving.fetch_add(1, Ordering::AcqRel);
-        Leaving(self)
+        Leaving(Arc::clone(self))
     }
 
     /// Has the server give up what the transaction of this name is at. By a statement and not by the protocol's own request:
@@ -178,9 +178,9 @@ impl fmt::Debug for Connections {
 }
 
 /// A place that is about to be free.
-pub(super) struct Leaving<'a>(&'a Connections);
+pub(super) struct Leaving(Arc<Connections>);
 
-impl Drop for Leaving<'_> {
+impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.leaving.fetch_sub(1, Ordering::AcqRel);
     }

@@ -2,26 +2,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use self::line::Place;
 use super::super::fault::{self, Effect};
-use super::connections::Connections;
-use super::transaction::{Transaction, pooled};
-use crate::error::{Error, ErrorKind, LostReason, Result};
+use super::connections::{Connections, Leaving};
+use super::transaction::Transaction;
+use crate::error::{Error, LostReason, Result};
 use crate::store::{BoxFuture, Grant, Loss};
 use crate::types::{FencingToken, Key, OwnerToken};
 
-/// How often it is looked whether a place is still one: at least three times in a ttl, and within these bounds.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-
-/// The first pause between looks whether a claim has come to the line; doubled each time.
-const PAUSE: Duration = Duration::from_micros(500);
+mod line;
 
 /// Who has what.
 #[derive(Debug, Default)]
@@ -68,6 +63,8 @@ pub(super) struct Seat {
     /// Whoever asks for this owner, or gives back, has it until the answer is there.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// Nobody waits for the answer to a claim any more, so that it will be given back.
+    given_up: Mutex<Option<Leaving>>,
     /// The state is another one.
     changed: Notify,
     /// The task that waits is to leave, or to look whether it is still needed.
@@ -118,9 +115,17 @@ impl Seat {
             seats: Arc::downgrade(seats),
             turn: tokio::sync::Mutex::default(),
             state: Mutex::new(State::Empty),
+            given_up: Mutex::default(),
             changed: Notify::new(),
             dismissed: Notify::new(),
         })
+    }
+
+    /// A claim was given up before its answer.
+    pub(super) fn give_up(&self, leaving: Leaving) {
+        if !matches!(*self.state.lock(), State::Over(_)) {
+            *self.given_up.lock() = Some(leaving);
+        }
     }
 
     /// Asks for the lock. To be run to its end, whoever waits for the answer.
@@ -131,6 +136,8 @@ impl Seat {
         waits: bool,
     ) -> Result<Answer> {
         let _turn = self.turn.lock().await;
+        // Somebody waits again.
+        drop(self.given_up.lock().take());
         if self.is_waiting() {
             return Ok(Answer::InLine(None));
         }
@@ -149,7 +156,7 @@ impl Seat {
     }
 
     async fn ask(self: &Arc<Self>, connections: &Arc<Connections>, ttl: Duration, waits: bool) -> Result<Answer> {
-        let (transaction, is_locked) = Transaction::begin(connections, self.lock).await?;
+        let (transaction, is_locked) = Transaction::begin(connections, self.lock, ttl).await?;
         if is_locked {
             return match transaction.draw().await {
                 Ok((fence, loss)) => {
@@ -184,64 +191,6 @@ impl Seat {
                 drop(state);
                 self.seen().map_or(Ok(Answer::Gone), |held| Ok(Answer::Granted(held)))
             }
-        }
-    }
-
-    /// Waits until the server has put the claim into its line, so that whoever comes later stands behind it.
-    async fn until_in_line(&self, transaction: &Transaction) -> Result<()> {
-        let mut pause = PAUSE;
-        while self.is_waiting() && transaction.standing().await?.is_none() {
-            tokio::time::timeout(pause, self.until_settled()).await.ok();
-            pause *= 2;
-        }
-        Ok(())
-    }
-
-    /// Waits in the server's line, and then until somebody has looked.
-    async fn stand(self: Arc<Self>, transaction: Arc<Transaction>, ttl: Duration) {
-        let answer = {
-            let mut asked = pin!(transaction.lock());
-            tokio::select! { biased;
-                answer = &mut asked => Some(answer),
-                () = self.dismissed.notified() => {
-                    transaction.leave(asked).await;
-                    return self.over(None);
-                }
-                () = is_broken(&transaction, ttl) => None,
-            }
-        };
-        let granted = match answer {
-            Some(Ok(Some(_))) => transaction.draw().await,
-            Some(Ok(None)) => Err(pooled()),
-            Some(Err(error)) => Err(fault::of(error, Effect::Change)),
-            None => {
-                Err(Error::new(ErrorKind::Unavailable, "the server does not know of the place in its line any more"))
-            }
-        };
-        match granted {
-            Ok((fence, loss)) => {
-                *self.state.lock() = State::Granted(Held { transaction, fence, loss });
-                self.changed.notify_waiters();
-            }
-            Err(error) => {
-                transaction.abandon().await;
-                return self.over(Some(error));
-            }
-        }
-        self.dismissed.notified().await;
-        let unseen = {
-            let mut state = self.state.lock();
-            match std::mem::replace(&mut *state, State::Over(None)) {
-                State::Granted(held) => Some(held),
-                other => {
-                    *state = other;
-                    None
-                }
-            }
-        };
-        if let Some(held) = unseen {
-            held.transaction.end().await.ok();
-            self.over(None);
         }
     }
 
@@ -331,6 +280,7 @@ impl Seat {
     fn over(&self, error: Option<Error>) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Over(error));
         drop(before);
+        drop(self.given_up.lock().take());
         self.forget();
         self.changed.notify_waiters();
     }
@@ -346,69 +296,10 @@ impl Seat {
         drop(seats);
         drop(gone);
     }
-
-    /// Waits until it is not in line any more.
-    async fn until_settled(&self) {
-        loop {
-            let mut changed = pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if !self.is_waiting() {
-                return;
-            }
-            changed.await;
-        }
-    }
 }
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seat").field("key", &self.key).finish_non_exhaustive()
-    }
-}
-
-/// Resolves once it was seen twice in a row that the server's word does not come: the claim is not in line any more, or was
-/// granted, or nobody can tell.
-async fn is_broken(transaction: &Transaction, ttl: Duration) {
-    let interval = (ttl / 3).clamp(LOOKS.0, LOOKS.1);
-    let mut doubts = 0;
-    while doubts < 2 {
-        tokio::time::sleep(interval / 2).await;
-        match tokio::time::timeout(interval / 2, transaction.standing()).await {
-            Ok(Ok(Some(false))) => doubts = 0,
-            _ => doubts += 1,
-        }
-    }
-}
-
-/// A place in the server's line. Dropped before it fired, it leaves the line.
-struct Place {
-    seat: Arc<Seat>,
-    fires: BoxFuture,
-    has_fired: bool,
-}
-
-impl Place {
-    fn of(seat: &Arc<Seat>) -> Self {
-        let settled = Arc::clone(seat);
-        Self { seat: Arc::clone(seat), fires: Box::pin(async move { settled.until_settled().await }), has_fired: false }
-    }
-}
-
-impl Future for Place {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let fired = self.fires.as_mut().poll(context);
-        self.has_fired |= fired.is_ready();
-        fired
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // What it was granted after that is given back by its owner.
-        if !self.has_fired {
-            self.seat.leave();
-        }
     }
 }

@@ -7,22 +7,27 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
-use tokio_postgres::{Error as PgError, Row};
+use tokio_postgres::{Error as PgError, SimpleQueryRow};
 
 use super::super::answer;
 use super::super::fault::{self, Effect};
-use super::super::wire::{self, Parameter, text};
+use super::super::wire::{self, Parameter};
 use super::connections::{Connection, Connections};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Loss;
 use crate::types::FencingToken;
 
-const CHECK: &str = "SELECT current_setting('leasehold.transaction', true) = $1";
+/// What is asked in a transaction is asked of that very one, or answered with nothing.
+const TRY: &str = "SELECT CASE WHEN {is_ours} THEN pg_try_advisory_xact_lock({lock}) END, pg_backend_pid()";
+const LOCK: &str = "SELECT CASE WHEN {is_ours} THEN pg_advisory_xact_lock({lock})::text IS NOT NULL END";
+const CHECK: &str = "SELECT {is_ours}";
+const END: &str = "SELECT {is_ours}; ROLLBACK";
 
-/// How long one step may take before the connection is given up. An engine waits no longer for an answer.
-const LIMIT: Duration = Duration::from_secs(5);
+/// How long one step may take before the connection is given up, beside a sixth of the ttl: an engine waits no longer, and
+/// then asks again.
+const LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// How long a cancel request may take until the statement has ended: many times what it takes. After that the server is
 /// asked to end the session.
@@ -37,6 +42,8 @@ pub(super) struct Transaction {
     lock: i64,
     /// The server's process.
     pid: i32,
+    /// How long a step may take.
+    limit: Duration,
     /// It has ended, and the connection is somebody else's or none any more.
     is_over: AtomicBool,
     place: Mutex<Option<OwnedSemaphorePermit>>,
@@ -44,7 +51,7 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Begins one and asks for a lock, in one round trip. Answers with whether it was free.
-    pub(super) async fn begin(connections: &Arc<Connections>, lock: i64) -> Result<(Self, bool)> {
+    pub(super) async fn begin(connections: &Arc<Connections>, lock: i64, ttl: Duration) -> Result<(Self, bool)> {
         let id = wire::new_id()?;
         let (place, connection) = connections.take().await?;
         let mut transaction = Self {
@@ -53,10 +60,11 @@ impl Transaction {
             id,
             lock,
             pid: 0,
+            limit: (ttl / 6).clamp(LIMITS.0, LIMITS.1),
             is_over: AtomicBool::new(false),
             place: Mutex::new(Some(place)),
         };
-        match within_limit(transaction.try_lock()).await {
+        match transaction.in_time(transaction.try_lock()).await {
             Ok((locked, pid)) => {
                 transaction.pid = pid;
                 Ok((transaction, locked))
@@ -69,37 +77,33 @@ impl Transaction {
     }
 
     async fn try_lock(&self) -> Result<(bool, i32)> {
-        let (wire, begin) = (&self.connection.wire, self.connections.begin(&self.id));
-        let asking: [Parameter<'_>; 2] = [text(&self.id), (&self.lock, Type::INT8)];
-        let (begun, tried) = tokio::join!(biased;
-            wire.run(&begin),
-            wire.ask_once(include_str!("../sql/xact_try.sql"), &asking),
-        );
-        let tried = begun.and(tried).map_err(failed)?;
-        let row = tried.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        let locked: Option<bool> = answer::get(row, 0, Effect::Change)?;
-        Ok((locked.ok_or_else(pooled)?, answer::get(row, 1, Effect::Change)?))
+        let begin = format!("{}; {}", self.connections.begin(&self.id), self.fill_in(TRY));
+        let row = self.connection.wire.ask_plainly(&begin).await.map_err(|error| {
+            let is_pooled = |told: &DbError| told.message().contains("statement pooling");
+            if error.as_db_error().is_some_and(is_pooled) { pooled() } else { failed(error) }
+        })?;
+        let pid = row.as_ref().and_then(|row| row.get(1)?.parse().ok());
+        let pid = pid.ok_or_else(|| fault::unexpected(Effect::Change))?;
+        Ok((verdict(row.as_ref()).ok_or_else(pooled)?, pid))
     }
 
     /// Waits for the lock within the server, in its line; `None` = the statement came to another transaction.
     pub(super) async fn lock(&self) -> std::result::Result<Option<bool>, PgError> {
-        let asking: [Parameter<'_>; 2] = [text(&self.id), (&self.lock, Type::INT8)];
-        let rows = self.connection.wire.ask_once(include_str!("../sql/xact_lock.sql"), &asking).await?;
-        Ok(verdict(&rows))
+        Ok(verdict(self.connection.wire.ask_plainly(&self.fill_in(LOCK)).await?.as_ref()))
     }
 
     /// Whether the server's process has the lock, or waits for it; `None` = neither.
     pub(super) async fn standing(&self) -> Result<Option<bool>> {
         let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
         let rows = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking).await?;
-        Ok(verdict(&rows))
+        rows.first().map(|row| answer::get(row, 0, Effect::Look)).transpose()
     }
 
     /// Draws a token under the lock, which was granted. From then on its loss is told.
     pub(super) async fn draw(&self) -> Result<(FencingToken, Loss)> {
         let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
         let link = &self.connections.link;
-        let rows = within_limit(link.change(&link.statements.draw, &asking)).await?;
+        let rows = self.in_time(link.change(&link.statements.draw, &asking)).await?;
         let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
         if !answer::get::<bool>(row, 1, Effect::Change)? {
             return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
@@ -111,8 +115,8 @@ impl Transaction {
 
     /// Whether it is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<bool> {
-        let rows = self.connection.wire.ask_once(CHECK, &[text(&self.id)]).await.map_err(fault::of_look)?;
-        Ok(verdict(&rows) == Some(true))
+        let row = self.connection.wire.ask_plainly(&self.fill_in(CHECK)).await.map_err(fault::of_look)?;
+        Ok(verdict(row.as_ref()) == Some(true))
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -123,16 +127,12 @@ impl Transaction {
     pub(super) async fn end(&self) -> Result<bool> {
         let _leaving = self.connections.leaving();
         self.connection.watch.disarm();
-        let (wire, check) = (&self.connection.wire, [text(&self.id)]);
-        let ending = async {
-            let (held, ended) = tokio::join!(biased; wire.ask_once(CHECK, &check), wire.run("ROLLBACK"));
-            ended.map_err(failed)?;
-            Ok(held.is_ok_and(|rows| verdict(&rows) == Some(true)))
-        };
-        match within_limit(ending).await {
-            Ok(held) => {
+        let end = self.fill_in(END);
+        let ending = async { self.connection.wire.ask_plainly(&end).await.map_err(failed) };
+        match self.in_time(ending).await {
+            Ok(row) => {
                 self.rest();
-                Ok(held)
+                Ok(verdict(row.as_ref()) == Some(true))
             }
             Err(error) => {
                 self.abandon().await;
@@ -151,9 +151,8 @@ impl Transaction {
         };
         let answer = tokio::time::timeout(PATIENCE, leaving).await;
         let is_cancelled = answer.is_ok_and(|answer| answer.is_err_and(|error| is_cancelled(&error)));
-        if is_cancelled
-            && within_limit(async { self.connection.wire.run("ROLLBACK").await.map_err(failed) }).await.is_ok()
-        {
+        let rolling_back = async { self.connection.wire.run("ROLLBACK").await.map_err(failed) };
+        if is_cancelled && self.in_time(rolling_back).await.is_ok() {
             self.rest();
         } else {
             self.abandon().await;
@@ -166,6 +165,19 @@ impl Transaction {
         self.connection.cut();
         self.connections.end(&self.id).await;
         self.over();
+    }
+
+    async fn in_time<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = self.limit;
+        tokio::time::timeout(limit, step).await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Indeterminate, format!("the server did not answer within {limit:?}")))
+        })
+    }
+
+    /// Nothing in it has to be quoted: digits, all of it.
+    fn fill_in(&self, statement: &str) -> String {
+        let is_ours = format!("current_setting('leasehold.transaction', true) = '{}'", self.id);
+        statement.replace("{is_ours}", &is_ours).replace("{lock}", &self.lock.to_string())
     }
 
     fn rest(&self) {
@@ -194,12 +206,6 @@ impl fmt::Debug for Transaction {
     }
 }
 
-async fn within_limit<T>(step: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(LIMIT, step).await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Indeterminate, format!("the server did not answer within {LIMIT:?}")))
-    })
-}
-
 fn failed(error: PgError) -> Error {
     fault::of(error, Effect::Change)
 }
@@ -209,9 +215,13 @@ fn is_cancelled(error: &Error) -> bool {
     source.and_then(PgError::code) == Some(&SqlState::QUERY_CANCELED)
 }
 
-/// What one row tells; `None` = nothing, as where the transaction is another one.
-fn verdict(rows: &[Row]) -> Option<bool> {
-    rows.first()?.try_get(0).ok().flatten()
+/// What a row tells; `None` = nothing, as where the transaction is another one.
+fn verdict(row: Option<&SimpleQueryRow>) -> Option<bool> {
+    match row?.get(0)? {
+        "t" => Some(true),
+        "f" => Some(false),
+        _ => None,
+    }
 }
 
 /// There are no transactions of one's own there.

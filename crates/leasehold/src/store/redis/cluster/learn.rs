@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use super::super::fault::{self, Effect};
 use super::super::link::{CONNECT_LIMIT, Link};
 use super::super::side::slot;
-use super::Cluster;
 use super::map::Map;
+use super::{Cluster, Known};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long the servers of the last map may take to tell the present one before those of the URL are asked.
@@ -19,6 +20,10 @@ const MAP_LIMIT: Duration = Duration::from_secs(1);
 
 /// A server's host, and what it tells: who keeps which slots, and whether it sees the cluster well.
 type Told = (String, Result<(Value, bool)>);
+
+/// How long a server that is on no map is kept after another one has sent a request on to it: while a slot moves to one
+/// that keeps nothing yet, those who wait are told by it.
+const UNMAPPED: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Asks for a new map, soon and apart from whoever has a reason to doubt the present one.
@@ -56,7 +61,7 @@ impl Cluster {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the store is closed"));
         }
-        let known: Vec<_> = self.links.lock().values().cloned().collect();
+        let known: Vec<_> = self.links.lock().values().map(|known| Arc::clone(&known.link)).collect();
         let mut asked = ask(known, MAP_LIMIT);
         if let Ok(map) = self.draw_by(&mut asked).await {
             // What the others say must still be heard, or they would be taken for silent.
@@ -73,7 +78,9 @@ impl Cluster {
         let (mut second_best, mut failed) = (None, None);
         while let Some(answer) = asked.join_next().await {
             let Ok((host, told)) = answer else { continue };
-            match told.map(|(slots, is_well)| (Map::read(&slots, &host, |host, port| self.link(host, port)), is_well)) {
+            match told
+                .map(|(slots, is_well)| (Map::read(&slots, &host, |host, port| self.link(host, port, None)), is_well))
+            {
                 Ok((Some(map), true)) => return Ok(map),
                 Ok((Some(map), false)) => second_best = Some(map),
                 Ok((None, _)) => {
@@ -90,14 +97,23 @@ impl Cluster {
         let map = Arc::new(map);
         let before = self.map.lock().replace(Arc::clone(&map));
         let servers = map.servers();
-        self.links.lock().retain(|_, link| servers.iter().any(|server| Arc::ptr_eq(server, link)));
+        let are_all_kept = {
+            let mut links = self.links.lock();
+            let count = links.len();
+            let now = Clock::system().now();
+            links.retain(|_, Known { link, named }| {
+                servers.iter().any(|server| Arc::ptr_eq(server, link))
+                    || named.is_some_and(|named| now.since(named) < UNMAPPED)
+            });
+            links.len() == count
+        };
         // Closed meanwhile: who closes looks after the flag is set.
         if self.is_closed.load(Ordering::Acquire) {
             self.close();
         }
         if let Some(before) = before {
-            // The new keeper of a key has not been asked to tell of it.
-            let doubts = self.watches.touched_where(|key| !map.agrees(&before, slot(key)));
+            // The new keeper of a key has not been asked to tell of it, and a server that is left tells nothing more.
+            let doubts = self.watches.touched_where(|key| !are_all_kept || !map.agrees(&before, slot(key)));
             for link in servers {
                 let keeps = |key: &str| map.keeper(slot(key)).is_ok_and(|keeper| Arc::ptr_eq(&keeper, &link));
                 link.settle(doubts.iter().filter(|doubt| keeps(&doubt.key)).cloned().collect());

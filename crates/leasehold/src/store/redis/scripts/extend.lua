@@ -6,10 +6,10 @@ if held ~= ARGV[1] then
 end
 -- First, because a server that is out of memory still lets this pass. What is noted is not worth a lease.
 local stands = prolong(KEYS[1], ARGV[2])
-local noted = redis.pcall('HSET', KEYS[2], 'renewed', ARGV[3])
-if type(noted) == 'table' and string.find(noted.err, 'READONLY', 1, true) then
-    -- A lease that stood for longer needed no change, but no replica's word counts.
-    return noted
+-- A lease that stood for longer needed no change, but no replica's word counts.
+local refusal = as_replica(redis.pcall('HSET', KEYS[2], 'renewed', ARGV[3]))
+if refusal then
+    return refusal
 end
 if ARGV[4] ~= '' then
     redis.pcall('HSET', KEYS[2], 'holder', ARGV[4])

@@ -1,0 +1,260 @@
+//! What an engine promises, over locks that end with their session: many on one, and each on its own.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::testkit::{History, Record, Residue};
+use leasehold::{Clock, Close, ErrorKind, Key, LockManager, LostReason, Renew, config};
+use store_tests::{Pooler, Table, run};
+use tokio::time::{sleep, timeout};
+
+/// Long enough to be renewed in time on a busy machine, short enough to wait for its end.
+const TTL: Duration = Duration::from_millis(1500);
+/// Five times and more of what anything here needs on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+macro_rules! in_every_mode {
+    ($($test:ident)*) => {
+        in_every_mode! { in_mode_advisory Site::direct("advisory"), has_postgres, $($test)* }
+        in_every_mode! { in_mode_xact Site::direct("xact"), has_postgres, $($test)* }
+        in_every_mode! { in_mode_xact_through_a_pooler Site::pooled(), all(has_postgres, has_pgbouncer), $($test)* }
+    };
+    ($mode:ident $site:expr, $has:meta, $($test:ident)*) => {
+        mod $mode {
+            use super::*;
+
+            $(
+                #[test]
+                #[cfg_attr(not($has), ignore = "postgres or pgbouncer is not installed")]
+                fn $test() {
+                    run(async { super::$test($site).await });
+                }
+            )*
+        }
+    };
+}
+
+in_every_mode! {
+    a_bounded_wait_ends_when_it_should
+    a_lease_is_renewed_beyond_its_ttl
+    without_renewal_it_ends_and_is_given_back
+    waiters_of_one_manager_are_served_in_order
+    holders_of_many_managers_never_overlap
+    work_is_stopped_when_its_session_ends
+    a_panic_gives_back
+    what_closes_gives_back
+    a_storm_of_cancelled_calls_leaves_nothing
+}
+
+/// A database, how it is reached, and in which mode.
+struct Site {
+    table: Table,
+    url: String,
+    _pooler: Option<Pooler>,
+}
+
+impl Site {
+    fn direct(mode: &str) -> Self {
+        let table = Table::new();
+        Self { url: format!("{}?mode={mode}", table.url()), table, _pooler: None }
+    }
+
+    fn pooled() -> Self {
+        let table = Table::new();
+        let pooler = Pooler::start(table.clone(), "transaction");
+        Self { url: format!("{}?mode=xact", pooler.url()), table, _pooler: Some(pooler) }
+    }
+
+    async fn manager(&self) -> LockManager {
+        self.with_ttl(Duration::from_secs(30)).await
+    }
+
+    async fn with_ttl(&self, ttl: Duration) -> LockManager {
+        config::open(&self.url).await.unwrap().ttl(ttl).build().unwrap()
+    }
+
+    /// Waits until nobody holds on to anything, here or at the server.
+    async fn at_rest(&self, managers: &[LockManager]) {
+        let client = self.table.client().await;
+        let here = "FROM pg_locks WHERE locktype = 'advisory' \
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let statement = format!("SELECT count(*) {here}");
+        let rest = async {
+            while client.query_one(&statement, &[]).await.unwrap().get::<_, i64>(0) > 0
+                || !managers.iter().all(|locks| Residue::of(locks).is_none())
+            {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(SOON, rest).await.expect("nothing is left");
+    }
+
+    /// Ends the sessions that hold locks.
+    async fn end_holders(&self) {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        assert!(!self.table.client().await.query(end, &[]).await.unwrap().is_empty());
+    }
+}
+
+async fn a_bounded_wait_ends_when_it_should(site: Site) {
+    let (holder, locks) = (site.manager().await, site.manager().await);
+    let guard = holder.lock("job").try_acquire().await.unwrap().unwrap();
+    for wait in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(300)] {
+        let began = Clock::system().now();
+        let outcome = timeout(SOON, locks.lock("job").acquire_within(wait)).await.unwrap();
+        assert!(outcome.unwrap().is_none());
+        assert!(Clock::system().now().since(began) >= wait);
+    }
+    guard.release().await.unwrap();
+    site.at_rest(&[holder, locks]).await;
+}
+
+async fn a_lease_is_renewed_beyond_its_ttl(site: Site) {
+    let (holder, locks) = (site.with_ttl(TTL).await, site.manager().await);
+    let guard = holder.lock("job").try_acquire().await.unwrap().unwrap();
+    for _ in 0..12 {
+        sleep(TTL / 4).await;
+        guard.check().unwrap();
+        assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+    locks.lock("job").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    site.at_rest(&[holder, locks]).await;
+}
+
+/// The server knows no ttl, but a holder that is past its own gives back.
+async fn without_renewal_it_ends_and_is_given_back(site: Site) {
+    let (holder, locks) = (site.manager().await, site.manager().await);
+    let guard = holder.lock("job").ttl(TTL).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
+    let token = guard.fencing_token();
+    let next = tokio::spawn(async move { locks.lock("job").acquire().await.unwrap() });
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
+    let next = timeout(SOON, next).await.unwrap().unwrap();
+    assert!(next.fencing_token() > token);
+    next.release().await.unwrap();
+    site.at_rest(&[holder]).await;
+}
+
+async fn waiters_of_one_manager_are_served_in_order(site: Site) {
+    let (holder, locks) = (site.manager().await, site.manager().await);
+    let guard = holder.lock("job").try_acquire().await.unwrap().unwrap();
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+    for number in 0..20 {
+        let (lock, served) = (locks.lock("job"), served.clone());
+        let mut waiter: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.send(number).unwrap();
+            guard.release().await.unwrap();
+        });
+        // Looked at once, so that it has joined the line.
+        assert!(timeout(Duration::ZERO, &mut waiter).await.is_err());
+        waiters.push(waiter);
+    }
+    drop(served);
+    waiters.into_iter().for_each(|waiter| drop(tokio::spawn(waiter)));
+    guard.release().await.unwrap();
+    for number in 0..20 {
+        assert_eq!(timeout(SOON, order.recv()).await.unwrap(), Some(number));
+    }
+    site.at_rest(&[holder, locks]).await;
+}
+
+async fn holders_of_many_managers_never_overlap(site: Site) {
+    let history = Arc::new(History::new());
+    let (mut managers, mut workers) = (Vec::new(), Vec::new());
+    for number in 0..6 {
+        let locks = site.manager().await;
+        let (worker, history) = (locks.clone(), Arc::clone(&history));
+        workers.push(tokio::spawn(async move {
+            for round in 0..15 {
+                let guard = timeout(2 * SOON, worker.lock("job").acquire()).await.expect("a turn").unwrap();
+                let (from, key) = (Clock::system().now(), Key::new("leasehold", "job").unwrap());
+                tokio::task::yield_now().await;
+                guard.check().unwrap();
+                let record = Record::new(key, number * 1000 + round, from, Clock::system().now());
+                history.record(record.fencing(guard.fencing_token()));
+                guard.release().await.unwrap();
+            }
+        }));
+        managers.push(locks);
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    assert_eq!((history.len(), history.check()), (90, Vec::new()));
+    site.at_rest(&managers).await;
+}
+
+async fn work_is_stopped_when_its_session_ends(site: Site) {
+    let (worker, others) = (site.manager().await, site.manager().await);
+    let (started, is_started) = tokio::sync::oneshot::channel();
+    let locks = worker.clone();
+    let work = tokio::spawn(async move {
+        let work = async |_| {
+            started.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        locks.with_lock("job", work).await.map(drop)
+    });
+    is_started.await.unwrap();
+    site.end_holders().await;
+    let error = timeout(SOON, work).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.lost_reason()), (ErrorKind::Lost, Some(LostReason::ConnectionLost)));
+    timeout(SOON, others.lock("job").acquire()).await.unwrap().unwrap().release().await.unwrap();
+    site.at_rest(&[worker, others]).await;
+}
+
+async fn a_panic_gives_back(site: Site) {
+    let (worker, others) = (site.manager().await, site.manager().await);
+    let locks = worker.clone();
+    let work = tokio::spawn(async move {
+        locks.with_lock("job", async |_| -> () { std::panic::resume_unwind(Box::new("on purpose")) }).await.map(drop)
+    });
+    assert!(work.await.unwrap_err().is_panic());
+    timeout(SOON, others.lock("job").try_acquire()).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    site.at_rest(&[worker, others]).await;
+}
+
+async fn what_closes_gives_back(site: Site) {
+    let (closing, locks) = (site.manager().await, site.manager().await);
+    let guards = [closing.lock("one").acquire().await.unwrap(), closing.lock("two").acquire().await.unwrap()];
+    closing.close(Close::Release).await.unwrap();
+    for (name, guard) in ["one", "two"].into_iter().zip(&guards) {
+        assert_eq!(guard.check().unwrap_err().lost_reason(), Some(LostReason::Closed));
+        locks.lock(name).try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(closing.lock("one").try_acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+    site.at_rest(&[locks]).await;
+}
+
+async fn a_storm_of_cancelled_calls_leaves_nothing(site: Site) {
+    let managers = [site.manager().await, site.manager().await];
+    let mut calls = Vec::new();
+    for number in 0..200_u64 {
+        let lock = managers[usize::try_from(number % 2).unwrap()].lock(&format!("key {}", number % 3));
+        calls.push(tokio::spawn(async move {
+            let limit = Duration::from_micros(number * 71 % 8000);
+            if let Ok(Ok(guard)) = timeout(limit, lock.acquire()).await {
+                guard.release().await.unwrap();
+            }
+        }));
+        if number % 10 == 0 {
+            sleep(Duration::from_millis(4)).await;
+        }
+    }
+    for call in calls {
+        call.await.unwrap();
+    }
+    site.at_rest(&managers).await;
+    for number in 0..3 {
+        let lock = managers[0].lock(&format!("key {number}"));
+        timeout(SOON, lock.acquire()).await.unwrap().unwrap().release().await.unwrap();
+    }
+}

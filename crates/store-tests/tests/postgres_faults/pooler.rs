@@ -1,0 +1,53 @@
+//! A pooler that begins to lend sessions while we run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+use store_tests::{Pooler, Table, run};
+
+use crate::setting::{LONG, manager, soon, until};
+
+#[test]
+#[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+fn a_pooler_that_begins_to_lend_sessions_changes_nothing() {
+    run(async {
+        let pooler = Pooler::with(Table::new(), "session", "default_pool_size = 30");
+        let mut managers = Vec::new();
+        for _ in 0..4 {
+            managers.push(manager(&pooler.url(), LONG).await);
+        }
+        let inside = Arc::new(AtomicU32::new(0));
+        let work = async |rounds: u32| {
+            let mut tasks = Vec::new();
+            for locks in &managers {
+                let (locks, inside) = (locks.clone(), Arc::clone(&inside));
+                tasks.push(tokio::spawn(async move {
+                    for _ in 0..rounds {
+                        let guard = soon("a turn", locks.lock("k").acquire()).await.unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                        guard.release().await.unwrap();
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+        };
+        work(10).await;
+        let client = pooler.table().client().await;
+        let named = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+            AND query LIKE '%leasehold.elsewhere%'";
+        assert!(client.query_one(named, &[]).await.unwrap().get::<_, i64>(0) > 0);
+
+        let settings = pooler.server().dir().join("pgbouncer.ini");
+        let lends =
+            std::fs::read_to_string(&settings).unwrap().replace("pool_mode = session", "pool_mode = transaction");
+        std::fs::write(&settings, lends).unwrap();
+        let pid = Pid::from_raw(i32::try_from(pooler.server().pid().unwrap()).unwrap()).unwrap();
+        kill_process(pid, Signal::HUP).unwrap();
+        until("it lends them", async || pooler.server().log().contains("SIGHUP")).await;
+        work(30).await;
+    });
+}

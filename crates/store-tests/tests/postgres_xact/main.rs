@@ -1,0 +1,12 @@
+//! Locks of transactions: in the server's line, in faults, behind a pooler, and in the caller's own transaction.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+
+mod faults;
+mod index;
+mod limits;
+mod line;
+mod losses;
+mod own;
+mod pooler;
+mod setting;
