@@ -238,6 +238,9 @@ complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -l js
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s q -l quiet -d 'Say nothing about waiting and busy keys: the exit code tells'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s v -l verbose -d 'Say which store, which lease and what happens to it'
 complete -c leasehold -n "__fish_leasehold_using_subcommand force-release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l ttl -d 'How long leases stand [env: LEASEHOLD_TTL] [default: 30s]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l renew-every -d 'How often they are renewed [default: a third of the ttl]' -r
+complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s k -l kill-after -d 'The grace between TERM and KILL [default: the smaller of 10s and half of what there is]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -s s -l store -d 'Where leases are kept: sqlite:///path, redis://host, postgres://host/db; leasehold stores has all of them [env: LEASEHOLD_STORE] [default: a file of this user]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l namespace -d 'Prefix of every key, so that two systems can share a store; empty = the exact key [env: LEASEHOLD_NAMESPACE] [default: leasehold]' -r
 complete -c leasehold -n "__fish_leasehold_using_subcommand doctor" -l config -d 'Read settings from this file too, above the files of the user and the system [env: LEASEHOLD_CONFIG]' -r -F

@@ -4,11 +4,18 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::io::Errno;
 
 use crate::exit::{self, Failure};
 use crate::output;
+
+/// The pauses between looks whether another process is done with a file, and how many there are: who holds it up for
+/// longer means no good.
+const LOOKS: (Duration, u32) = (Duration::from_millis(5), 200);
 
 /// Who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +53,23 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: Mode) -> Result<(), Failu
     written.map_err(|error| cannot_write(path, &error))
 }
 
+/// Does something to a file while no other process of this program does, unless that takes too long.
+///
+/// Without it a secret that is put in the place of an old one could be removed together with that.
+pub(crate) fn alone<T>(path: &Path, work: impl FnOnce() -> T) -> T {
+    let directory = File::open(directory(path));
+    if let Ok(directory) = &directory {
+        for _ in 0..LOOKS.1 {
+            match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => thread::sleep(LOOKS.0),
+                // Not every file system can.
+                Ok(()) | Err(_) => break,
+            }
+        }
+    }
+    work()
+}
+
 fn replace(path: &Path, content: &[u8], mode: Mode) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     let mut draft = std::ffi::OsString::from(".");
@@ -71,7 +95,7 @@ fn replace(path: &Path, content: &[u8], mode: Mode) -> io::Result<()> {
             }
             file.write_all(content)
         })
-        .and_then(|()| fs::rename(&draft, path));
+        .and_then(|()| alone(path, || fs::rename(&draft, path)));
     if written.is_err() {
         fs::remove_file(&draft).ok();
     }
@@ -124,6 +148,20 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn whoever_comes_second_waits() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("secret");
+        let second = alone(&path, || {
+            let path = path.clone();
+            let second = thread::spawn(move || alone(&path, || fs::read(&path)));
+            thread::sleep(LOOKS.0 * 4);
+            fs::write(place.path().join("secret"), "first").unwrap();
+            second
+        });
+        assert_eq!(second.join().unwrap().unwrap(), b"first");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -207,6 +208,22 @@ impl Table {
         .join()
         .expect("a database is made");
         Self { server, database }
+    }
+
+    /// A server that follows this one, with these arguments.
+    ///
+    /// # Panics
+    ///
+    /// It cannot be copied, or does not start.
+    pub fn follower(&self, arguments: &[&str]) -> Postgres {
+        let copy = tempfile::tempdir().expect("there is a place for it");
+        let (folder, port) = (copy.path().join("copy"), self.server().port().to_string());
+        let copied = Command::new(Postgres::programs().join("pg_basebackup"))
+            .args(["-h", "127.0.0.1", "-p", &port, "-U", "postgres", "-R", "-X", "stream", "-c", "fast", "-D"])
+            .arg(&folder)
+            .status();
+        assert!(copied.expect("it is installed").success(), "the server is copied");
+        Postgres::copy(&folder, arguments)
     }
 
     /// The server.

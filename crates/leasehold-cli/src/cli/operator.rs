@@ -39,12 +39,22 @@ const DOCTOR_EXAMPLES: &str = "\
 Examples:
   leasehold doctor
   leasehold doctor -s sqlite:///srv/app/leases.db --json
+  leasehold doctor --ttl 1m -k 20s                  whether these would do for run, there
 
 Exit codes: 0 everything is as it should be, 1 warnings, else the code of the worst failure.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_EXAMPLES)]
 pub(crate) struct Doctor {
+    /// How long leases stand [env: LEASEHOLD_TTL] [default: 30s]
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) ttl: Option<String>,
+    /// How often they are renewed [default: a third of the ttl]
+    #[arg(long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) renew_every: Option<String>,
+    /// The grace between TERM and KILL [default: the smaller of 10s and half of what there is]
+    #[arg(short, long, value_name = "DUR", allow_hyphen_values = true)]
+    pub(crate) kill_after: Option<String>,
     /// Print one JSON object, schema leasehold.doctor/1
     #[arg(long)]
     pub(crate) json: bool,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::store::{Expiry, Fencing, HolderInfo, Scope};
-use leasehold::{Close, Lock, LockGuard, LockManager, OwnerToken, Renew, Wait};
+use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, OwnerToken, Renew, Wait};
 use rustix::process::Pid;
 
 use self::answer::Answer;
@@ -186,8 +186,7 @@ async fn leave(
     // After the secret is written: until then the lease ends with this process where the store can tell.
     if let Err(error) = taken.guard.keep().await {
         let failure = settings.failure(&error);
-        taken.guard.release().await.ok();
-        return Err(failure.note(&format!("\"{}\" is not held", request.name)));
+        return Err(failure.note(&given_back(request.name, taken.guard.release().await)));
     }
     if settings.verbose {
         output::tell(&format!(
@@ -211,12 +210,21 @@ async fn publish(
 ) -> Result<u8, Failure> {
     let answer = Answer::acquired(manager, &taken, None);
     if let Err(failure) = answer.print(request.arguments.format) {
-        lock.release_by(&taken.secret.token).await.ok();
-        return Err(failure.note(&format!("\"{}\" was given back", request.name)));
+        return Err(failure.note(&given_back(request.name, lock.release_by(&taken.secret.token).await)));
     }
     taken.secret.stays = true;
     answer.explain(settings, request.arguments.format);
     Ok(exit::DONE)
+}
+
+/// What became of a lease that nobody is told of.
+fn given_back(name: &str, released: leasehold::Result<()>) -> String {
+    match released {
+        Err(error) if error.kind() != ErrorKind::NotHeld => {
+            format!("\"{name}\" may be held until its ttl is over, since it could not be given back either: {error}")
+        }
+        _ => format!("\"{name}\" was given back"),
+    }
 }
 
 fn prepare<'a>(global: &Global, arguments: &'a Acquire) -> Result<(Settings, Request<'a>), Failure> {

@@ -63,7 +63,7 @@ fn if_dead(manager: &LockManager, again: &str, key: &str, holder: Option<&Holder
     };
     // This machine looks whether a holder lives before it says that the key is held.
     let end = if manager.capabilities().liveness {
-        format!("when that holder dies the key is free at once, or within {left} if that cannot be told from here")
+        format!("when that holder dies the key is free at once, or within {left} if its lease outlives it")
     } else {
         format!("if that holder is dead, its lease ends by itself in {left}")
     };

@@ -3,34 +3,50 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use leasehold::store::{Finding, Level};
-use leasehold::{Check, Close, Diagnosis, RoundTrips};
+use leasehold::{Check, Close, Diagnosis, Renew, RoundTrips};
 use serde_json::{Value, json};
 
+use super::grace::Room;
 use crate::cli::{Doctor, Global};
-use crate::config::{Said, Settings};
+use crate::config::{self, Said, Settings};
 use crate::exit::{self, Failure};
 use crate::output::{self, Colour, Stream};
 
+/// So many renewals should fit into the time before a command is told to stop.
+const RENEWALS: u32 = 4;
+
+/// Few programs end in order within less.
+const SHORT_GRACE: Duration = Duration::from_millis(100);
+
 /// Prints what was found; the code is that of the worst.
 pub(crate) async fn doctor(global: &Global, arguments: &Doctor) -> Result<u8, Failure> {
-    let said = Said::gather(global, leasehold::config::Config::default())?;
-    let settings = Settings::new(global, leasehold::config::Config::default())?;
+    let flags = || config::flags(false, None, arguments.ttl.as_deref());
+    let said = Said::gather(global, flags()?)?;
+    let settings = Settings::new(global, flags()?)?;
+    let renew = match config::length("--renew-every", arguments.renew_every.as_deref())? {
+        Some(interval) => Renew::Every(interval),
+        None => Renew::Automatic,
+    };
+    let kill_after = config::length("--kill-after", arguments.kill_after.as_deref())?;
     let mut diagnosis = Diagnosis::default();
-    let failure = match examine(&settings).await {
+    let failure = match examine(&settings, renew).await {
         Ok(found) => {
             diagnosis = found;
             diagnosis.error.as_ref().map(|error| settings.failure(error))
         }
         Err(failure) => {
-            diagnosis.add("open", Finding::new(Level::Fail, &*failure.message, "see what the message says"));
+            diagnosis.add("open", Finding::new(Level::Fail, &*failure.message, remedy(&settings, failure.code)));
             Some(failure)
         }
     };
     if let Some(finding) = password_file(&said) {
         diagnosis.add("password", finding);
     }
+    let room = Room::new(settings.ttl(), renew);
+    diagnosis.add("grace", arithmetic(room, kill_after, diagnosis.round_trips));
     let code = match (diagnosis.worst(), failure) {
         (_, Some(failure)) => failure.code,
         (Level::Ok, None) => exit::DONE,
@@ -47,14 +63,57 @@ pub(crate) async fn doctor(global: &Global, arguments: &Doctor) -> Result<u8, Fa
 }
 
 /// The store is opened twice, so that the two parties have no connection in common.
-async fn examine(settings: &Settings) -> Result<Diagnosis, Failure> {
-    let manager = settings.open().await?.build().map_err(|error| settings.failure(&error))?;
+async fn examine(settings: &Settings, renew: Renew) -> Result<Diagnosis, Failure> {
+    let manager = settings.open().await?.renew(renew).build().map_err(|error| settings.failure(&error))?;
     let second = settings.open().await?.build().map_err(|error| settings.failure(&error))?;
     // Two stores of one process each have nothing to do with each other.
     let diagnosis = if manager.is_shared() { manager.diagnose_with(&second).await } else { manager.diagnose().await };
     second.close(Close::Release).await.ok();
     manager.close(Close::Release).await.ok();
     Ok(diagnosis)
+}
+
+/// What to do about a store that cannot be opened; the message names the particulars.
+fn remedy(settings: &Settings, code: u8) -> &'static str {
+    match code {
+        // A server that expects none waits for the end of what it does not understand.
+        exit::UNAVAILABLE if settings.place().starts_with("rediss") => {
+            "see that the store runs and can be reached from here, and that it offers encryption: else write redis:"
+        }
+        exit::UNAVAILABLE => "see that the store runs and can be reached from here, and that the URL names it",
+        exit::REFUSED => "give this user the password, the rights or the server that the message names",
+        exit::CANT_CREATE => "name a file that this user can write, on a local file system, for leases alone",
+        exit::CONFIG => "correct the URL or the setting that the message names",
+        _ => "see what the message says",
+    }
+}
+
+/// Whether a command that is told to stop has the time to: counted from the first renewal that can fail.
+fn arithmetic(room: Room, kill_after: Option<Duration>, round_trips: Option<RoundTrips>) -> Finding {
+    let (ttl, interval) = (output::precise(room.ttl), output::precise(room.interval));
+    let kill_after = match room.grace(kill_after) {
+        Ok(kill_after) => kill_after,
+        Err(failure) => {
+            let longest = output::precise(room.length);
+            return Finding::new(Level::Fail, failure.message, format!("-k below {longest}, or a longer ttl"));
+        }
+    };
+    let spare = room.length - kill_after;
+    let what = format!(
+        "with a ttl of {ttl}, renewed every {interval}, a command gets TERM {} after the first renewal without an answer, \
+         and has {} to end before its KILL",
+        output::precise(spare),
+        output::precise(kill_after)
+    );
+    match round_trips {
+        Some(trips) if trips.p99 * RENEWALS >= spare => {
+            let p99 = output::precise(trips.p99);
+            let what = format!("{what}; a round trip takes up to {p99}, so that few renewals can be tried again");
+            Finding::new(Level::Warn, what, "a longer ttl, a shorter -k, or a store that is nearer")
+        }
+        _ if kill_after < SHORT_GRACE => Finding::new(Level::Warn, what, "a longer ttl, so that it can end in order"),
+        _ => Finding::new(Level::Ok, what, ""),
+    }
 }
 
 fn password_file(said: &Said) -> Option<Finding> {

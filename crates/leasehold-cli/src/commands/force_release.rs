@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::time::Duration;
 
 use leasehold::store::{Entry, Holder, Removed};
-use leasehold::{Close, FencingToken, LockManager};
+use leasehold::{Close, ErrorKind, FencingToken, LockManager};
 use rustix::process::Pid;
 use serde_json::json;
 
@@ -31,6 +31,9 @@ pub(crate) async fn force_release(settings: &Settings, arguments: &ForceRelease)
     manager.close(Close::Release).await.ok();
     ended
 }
+
+/// How often a removal is asked for again.
+const REPEATS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Removal<'a> {
@@ -124,8 +127,7 @@ impl Removal<'_> {
     /// Removes the holder that was shown, and nobody else.
     async fn remove(self, name: &str, holder: &Holder) -> Result<(), Failure> {
         let Self { settings, manager, arguments } = self;
-        let removed = manager.force_release(name, Some(&holder.owner)).await;
-        let Some(removed) = removed.map_err(|error| settings.failure(&error))? else {
+        let Some(removed) = self.removed(name, holder).await? else {
             return Err(Failure::new(
                 exit::REFUSED,
                 format!(
@@ -156,6 +158,25 @@ impl Removal<'_> {
         output::print(&format!(
             "removed the lease on \"{name}\"\n  fence    {fence}\n  holder   may be at work until its next renewal fails\n"
         ))
+    }
+
+    /// Removes a holder; `None` = somebody else has the key, or nobody. It is asked again if the answer was lost, which can
+    /// meet nobody else.
+    async fn removed(self, name: &str, holder: &Holder) -> Result<Option<Removed>, Failure> {
+        let Self { settings, manager, .. } = self;
+        let failed = |error| settings.failure(&error);
+        let mut lost = 0;
+        loop {
+            match manager.force_release(name, Some(&holder.owner)).await {
+                Err(error) if error.kind() == ErrorKind::Indeterminate && lost < REPEATS => lost += 1,
+                // By a request whose answer was lost, or else it has ended: it is not there any more.
+                Ok(None) if lost > 0 => {
+                    let removed = Removed::new(vec![holder.clone()]);
+                    return Ok(Some(holder.fencing.map_or(removed.clone(), |token| removed.fence_floor(token))));
+                }
+                removed => return removed.map_err(failed),
+            }
+        }
     }
 
     /// The record of who removed what, and why.

@@ -24,19 +24,20 @@ pub(super) fn margin(ttl: Duration) -> Margin {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     pub(super) ttl: Duration,
+    /// From the sending of one renewal to that of the next; zero without any.
+    pub(super) interval: Duration,
     pub(super) length: Duration,
 }
 
 impl Room {
     pub(super) fn new(ttl: Duration, renew: Renew) -> Self {
-        // From the sending of one renewal to that of the next.
         let interval = match renew {
             Renew::Every(interval) => interval,
             Renew::Off => Duration::ZERO,
             _ => ttl / 3,
         };
         let length = ttl.saturating_sub(interval).saturating_sub(margin(ttl).of(ttl));
-        Self { ttl, length }
+        Self { ttl, interval, length }
     }
 
     /// The grace that was asked for, or one that fits.

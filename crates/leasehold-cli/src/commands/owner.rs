@@ -3,7 +3,7 @@
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use leasehold::store::sqlite::SqliteStore;
@@ -164,9 +164,11 @@ pub(super) fn write(path: &Path, token: &OwnerToken, keeper: Option<&Keeper>) ->
 
 /// Removes an owner file, unless somebody has put another secret in its place since.
 pub(super) fn discard(path: &Path, token: &OwnerToken) {
-    if Owner::open(path).is_ok_and(|found| found.token == *token) {
-        fs::remove_file(path).ok();
-    }
+    file::alone(path, || {
+        if Owner::open(path).is_ok_and(|found| found.token == *token) {
+            fs::remove_file(path).ok();
+        }
+    });
 }
 
 /// Where a secret goes for which no file was named: a directory of this user alone.
@@ -178,12 +180,18 @@ pub(super) fn directory() -> Result<PathBuf, Failure> {
     for place in places {
         let place = place.join("owners");
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&place);
-        if made.is_ok() && file::check(&place.join("owner"), Mode::Secret).is_ok() {
+        if made.is_ok() && is_own(&place) && file::check(&place.join("owner"), Mode::Secret).is_ok() {
             sweep(&place);
             return Ok(place);
         }
     }
     Err(Failure::new(exit::CONFIG, "there is no place for the owner file: name one with --owner-file"))
+}
+
+/// Whether nobody else can put other files in the place of those in a directory.
+fn is_own(directory: &Path) -> bool {
+    let found = fs::metadata(directory);
+    found.is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0)
 }
 
 /// The file of a secret in such a directory. Each has its own, so that a script whose lease has ended cannot take the

@@ -233,3 +233,47 @@ fn waiting_takes_nothing() {
     change.finish_within(Duration::from_secs(60)).expect(0);
     assert!(place.is_free("k"));
 }
+
+#[test]
+fn scripts_that_share_an_owner_file_take_turns() {
+    let place = Place::new();
+    let turns = "for turn in 1 2 3 4 5 6; do
+                     leasehold acquire k --ttl 1m --owner-file own > name || exit 1
+                     leasehold release k --owner-file own || exit 2
+                 done";
+    let scripts: Vec<_> = (0..4).map(|_| script(&place, turns)).collect();
+    for ended in scripts {
+        ended.finish().expect(0);
+    }
+    assert!(place.is_free("k") && !place.path("own").exists());
+}
+
+#[test]
+fn an_owner_file_in_a_directory_of_somebody_else_is_put_elsewhere() {
+    let place = Place::new();
+    let runtime = place.path("runtime");
+    let taken = |mode: u32| {
+        fs::create_dir_all(runtime.join("leasehold/owners")).unwrap();
+        fs::set_permissions(runtime.join("leasehold/owners"), fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = place.command(["acquire", "k", "--ttl", "1m"]);
+        command.env("XDG_RUNTIME_DIR", &runtime);
+        let path = place.start(command).finish().expect(0).stdout;
+        place.run(["release", "k", "--owner-file", path.trim_end()]).expect(0);
+        path
+    };
+    assert!(taken(0o700).starts_with(runtime.to_str().unwrap()));
+    assert!(taken(0o777).starts_with(place.path("state").to_str().unwrap()));
+}
+
+#[test]
+fn a_keeper_s_number_that_was_given_anew_is_not_ended() {
+    let place = Place::new();
+    place.run(["acquire", "k", "--ttl", "1m", "--owner-file", "own"]).expect(0);
+    let other = place.start(place.program(["sleep", "60"]));
+    let secret = place.read("own");
+    // It was started at another moment.
+    fs::write(place.path("own"), format!("{secret}keeper {} 1 leasehold:k\n", other.pid().as_raw_nonzero())).unwrap();
+    place.run(["extend", "k", "--owner-file", "own"]).expect(0);
+    place.run(["release", "k", "--owner-file", "own"]).expect(0);
+    assert!(place.is_free("k") && crate::support::is_running(other.pid()));
+}

@@ -15,6 +15,7 @@ mod configuration;
 mod cron;
 mod death;
 mod defaults;
+mod diagnosis;
 mod elect;
 mod execution;
 mod inherited;

@@ -21,6 +21,7 @@ fn url(address: SocketAddr) -> String {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_key_is_held_shown_and_given_back() {
     let (place, server) = (Place::new(), server());
     let url = url(server.address());
@@ -44,6 +45,7 @@ fn a_key_is_held_shown_and_given_back() {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn each_refusal_has_its_code() {
     let (place, server) = (Place::new(), server());
     let address = server.address();
@@ -74,6 +76,7 @@ fn each_refusal_has_its_code() {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_password_may_be_said_elsewhere_than_in_the_url() {
     let (place, server) = (Place::new(), server());
     let url = format!("redis://{}", server.address());
@@ -93,6 +96,7 @@ fn a_password_may_be_said_elsewhere_than_in_the_url() {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn the_password_shows_nowhere() {
     let (place, server) = (Place::new(), server());
     let url = url(server.address());
@@ -124,6 +128,7 @@ fn the_password_shows_nowhere() {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_job_is_stopped_when_the_server_is_out_of_reach() {
     let (place, server) = (Place::new(), server());
     let proxy = Proxy::start(server.address()).unwrap();
@@ -137,6 +142,7 @@ fn a_job_is_stopped_when_the_server_is_out_of_reach() {
 }
 
 #[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_job_is_stopped_when_its_key_is_removed() {
     let (place, server) = (Place::new(), server());
     let url = url(server.address());

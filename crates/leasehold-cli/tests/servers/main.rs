@@ -10,7 +10,9 @@ mod support;
 mod site;
 
 mod across;
+mod doctor;
 mod jobs;
 mod keepers;
 mod links;
+mod replies;
 mod secrets;

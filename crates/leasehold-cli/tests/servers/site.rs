@@ -57,9 +57,9 @@ impl Site {
         Self::on(Kept::Postgres(Table::new(), "table"))
     }
 
-    /// Locks of sessions.
-    pub(crate) fn advisory() -> Self {
-        Self::on(Kept::Postgres(Table::new(), "advisory"))
+    /// Locks that end with a connection.
+    pub(crate) fn session(mode: &'static str) -> Self {
+        Self::on(Kept::Postgres(Table::new(), mode))
     }
 
     fn on(store: Kept) -> Self {
@@ -82,7 +82,7 @@ impl Site {
 
     /// Whether leases end with the connection of their holder.
     pub(crate) fn is_session(&self) -> bool {
-        matches!(self.store, Kept::Postgres(_, "advisory"))
+        matches!(self.store, Kept::Postgres(_, "advisory" | "xact"))
     }
 
     /// Whether a lease of a process that died is free at once.
@@ -140,14 +140,21 @@ macro_rules! on_servers {
     };
 }
 
-/// On locks of sessions of PostgreSQL.
+/// On locks of sessions of PostgreSQL, and on those of transactions.
 macro_rules! on_sessions {
     ($($test:ident)*) => {
         mod on_sessions {
             $(
                 #[test]
                 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
-                fn $test() { super::$test(&crate::site::Site::advisory()); }
+                fn $test() { super::$test(&crate::site::Site::session("advisory")); }
+            )*
+        }
+        mod on_transactions {
+            $(
+                #[test]
+                #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+                fn $test() { super::$test(&crate::site::Site::session("xact")); }
             )*
         }
     };

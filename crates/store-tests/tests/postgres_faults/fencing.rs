@@ -14,7 +14,10 @@ use crate::setting::{manager, soon};
 mod example;
 
 /// A row in a database of its own, which it keeps.
-pub(crate) struct Resource(Client, Table);
+pub(crate) struct Resource {
+    client: Client,
+    _table: Table,
+}
 
 impl Resource {
     pub(crate) async fn new() -> Self {
@@ -24,7 +27,7 @@ impl Resource {
             .batch_execute("CREATE TABLE reports (name text PRIMARY KEY, body text, fence bigint NOT NULL)")
             .await
             .unwrap();
-        Self(client, table)
+        Self { client, _table: table }
     }
 
     /// Writes by the statement for a row that may not be there yet; `false` = refused.
@@ -38,7 +41,7 @@ impl Resource {
     }
 
     pub(crate) async fn body(&self) -> String {
-        self.0.query_one("SELECT body FROM reports", &[]).await.unwrap().get(0)
+        self.client.query_one("SELECT body FROM reports", &[]).await.unwrap().get(0)
     }
 
     async fn write(&self, begin: &str, holder: &LockGuard, body: &str) -> bool {
@@ -46,7 +49,7 @@ impl Resource {
         let (_, statement) = documented.split_once(begin).expect("it is documented");
         let (statement, _) = statement.split_once("```").unwrap();
         let fence = i64::try_from(holder.fencing_token().unwrap().get()).unwrap();
-        self.0.execute(&format!("{begin}{statement}"), &[&"nightly", &body, &fence]).await.unwrap() == 1
+        self.client.execute(&format!("{begin}{statement}"), &[&"nightly", &body, &fence]).await.unwrap() == 1
     }
 }
 

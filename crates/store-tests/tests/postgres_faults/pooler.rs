@@ -47,7 +47,7 @@ fn a_pooler_that_begins_to_lend_sessions_changes_nothing() {
         std::fs::write(&settings, lends).unwrap();
         let pid = Pid::from_raw(i32::try_from(pooler.server().pid().unwrap()).unwrap()).unwrap();
         kill_process(pid, Signal::HUP).unwrap();
-        until("it lends them", async || pooler.server().log().to_lowercase().contains("reload")).await;
+        until("it lends them", async || pooler.server().log().contains("SIGHUP")).await;
         work(30).await;
     });
 }

@@ -29,7 +29,9 @@ fn a_standby_is_refused_and_one_that_takes_over_may_not_know_of_a_lease() {
 
         // From here on it hears nothing. This is the violation that the documentation speaks of.
         let client = client(&url).await;
-        until("it has heard", async || PostgresStore::connect(&url).await.is_err() && knows(&client, "k").await).await;
+        let last = before.lock("last").try_acquire().await.unwrap().unwrap();
+        until("it has heard", async || knows(&client, "last").await).await;
+        last.check().unwrap();
         client.batch_execute("ALTER SYSTEM SET primary_conninfo = ''").await.unwrap();
         client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
         let hears = "SELECT FROM pg_stat_wal_receiver";
@@ -43,8 +45,8 @@ fn a_standby_is_refused_and_one_that_takes_over_may_not_know_of_a_lease() {
         let again = soon("an answer", after.lock("late").try_acquire()).await.unwrap().expect("granted twice");
         again.check().unwrap();
         late.check().unwrap();
-        // Both take it for theirs. A table that compares tokens lets one of them write: few grants were lost, and the
-        // sequence had told the standby of more than those.
+        // Both take it for theirs. A table that compares tokens lets one of them write, since the sequence told the standby
+        // of more tokens than were lost.
         let resource = Resource::new().await;
         assert!(resource.upsert(&late, "before").await && resource.upsert(&again, "after").await);
         assert!(!resource.upsert(&late, "late").await && !resource.update(&late, "late").await);

@@ -1,12 +1,11 @@
 //! The secret that owns the lease, for whoever was promised it: in a file while the command runs.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use leasehold::{LockGuard, OwnerToken};
 
+use crate::commands::owner;
 use crate::exit::Failure;
-use crate::file::{self, Mode};
 
 /// A file that holds the owner token, removed when this is dropped.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ impl OwnerFile {
     /// Writes the file, for its user only.
     pub(super) fn write(path: &Path, guard: &LockGuard) -> Result<Self, Failure> {
         let token = guard.owner_token().clone();
-        file::write(path, content(&token).as_bytes(), Mode::Secret)?;
+        owner::write(path, &token, None)?;
         // The command may look for it from another directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Ok(Self { path, token })
@@ -34,12 +33,6 @@ impl OwnerFile {
 impl Drop for OwnerFile {
     fn drop(&mut self) {
         // Another run may have put its own in this place since.
-        if fs::read(&self.path).is_ok_and(|found| found == content(&self.token).as_bytes()) {
-            fs::remove_file(&self.path).ok();
-        }
+        owner::discard(&self.path, &self.token);
     }
-}
-
-fn content(token: &OwnerToken) -> String {
-    format!("{}\n", token.expose())
 }

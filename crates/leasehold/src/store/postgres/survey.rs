@@ -63,6 +63,19 @@ pub(super) async fn probe(link: &Arc<Link>, waiting: Waiting) -> Result<Probe> {
             "name synchronous_standby_names, or let the resource check fencing tokens",
         );
     }
+    let idle = Duration::from_millis(number(row, 6)?.unsigned_abs());
+    if !idle.is_zero() {
+        let what = format!("the server ends sessions that are idle for {idle:?} (idle_session_timeout)");
+        if number(row, 7)? == 0 {
+            add(Level::Ok, format!("{what}, but not this one, which has switched that off"), "");
+        } else {
+            add(
+                Level::Warn,
+                format!("{what}: leases stand, but whoever comes next has to connect first"),
+                "run ALTER ROLE .. SET idle_session_timeout = 0 for this user",
+            );
+        }
+    }
     if waiting == Waiting::Poll {
         add(
             Level::Warn,

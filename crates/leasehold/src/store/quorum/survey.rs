@@ -124,11 +124,10 @@ impl Core {
                         }
                         seen.push((name, identity));
                     }
+                    // What is as it should be for a server alone need not be so for one of several.
+                    let told = probe.findings.iter().filter(|finding| finding.level > Level::Ok);
                     findings.extend(
-                        probe
-                            .findings
-                            .iter()
-                            .map(|finding| Finding { what: format!("{name}: {}", finding.what), ..finding.clone() }),
+                        told.map(|finding| Finding { what: format!("{name}: {}", finding.what), ..finding.clone() }),
                     );
                 }
                 Some(Err(error)) => {

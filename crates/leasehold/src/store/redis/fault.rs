@@ -14,6 +14,10 @@ const MAX_TEXT: usize = 200;
 /// What a script is told that does something which its user may not.
 const DENIALS: [&str; 3] = ["can't run this command", "can't access", "ACL failure in script"];
 
+/// What to do about it.
+const LACKING: &str =
+    "give the user the rights that the documentation of this store lists; ACL LOG at the server tells which is missing";
+
 /// What stands before the words that a server repeats.
 const ARGUMENTS: &str = ", with args";
 
@@ -69,6 +73,15 @@ fn unreached(error: &RedisError, server: &str) -> Error {
             ErrorKind::Unavailable,
             format!("{server} speaks no encryption that we know: does it expect redis:?"),
         ),
+        // So ends who speaks plainly to a server that expects encryption.
+        (None, Some(source))
+            if matches!(source.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof) =>
+        {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("{server} ended the connection before it let us in ({source}): does it expect rediss:?"),
+            )
+        }
         (None, Some(source)) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}: {source}")),
         (None, None) => Error::new(ErrorKind::Unavailable, format!("cannot connect to {server}")),
     }
@@ -98,14 +111,10 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     let text = error.detail().unwrap_or_default();
     let is = |known: &str| code == known || (code == "ERR" && text.contains(known));
     Some(match error.kind() {
-        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => {
-            (Rejected, "give the user the rights that the documentation of this store lists")
-        }
+        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => (Rejected, LACKING),
         redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Unavailable, "it has become a replica: try again soon"),
         redis::ErrorKind::Server(ServerErrorKind::BusyLoading) => (Unavailable, "it is starting: try again soon"),
-        _ if is("NOPERM") || DENIALS.iter().any(|denial| text.contains(denial)) => {
-            (Rejected, "give the user the rights that the documentation of this store lists")
-        }
+        _ if is("NOPERM") || DENIALS.iter().any(|denial| text.contains(denial)) => (Rejected, LACKING),
         _ if is("NOAUTH") => (Rejected, "name a user and a password"),
         _ if is("WRONGPASS") => (Rejected, "check the user name and the password"),
         _ if is("WRONGTYPE") => (Rejected, "the key holds something that is no lock: choose another key or namespace"),

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;

@@ -176,12 +176,18 @@ fn findings(field: impl Fn(&str) -> Option<String>, policy: Option<String>) -> V
             "set appendonly to yes, or let the resource check fencing tokens",
         );
     }
-    if let Some(replicas) = field("connected_slaves").filter(|replicas| replicas != "0") {
-        add(
+    match field("connected_slaves").as_deref() {
+        None => {}
+        Some("0") => add(
+            Level::Ok,
+            "no replica follows this server: while it is away nobody is granted anything".to_owned(),
+            "where that is too long: a quorum of servers, or sentinels and the scheme redis+sentinel:",
+        ),
+        Some(replicas) => add(
             Level::Warn,
             format!("{replicas} replicas follow this server; one that takes over may not know the latest leases"),
-            "let the resource check fencing tokens",
-        );
+            "let the resource check fencing tokens, or name wait_replicas",
+        ),
     }
     findings
 }
