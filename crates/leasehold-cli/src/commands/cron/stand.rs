@@ -41,9 +41,9 @@ pub(super) async fn stand(global: &Global, plans: Vec<Plan>) -> Result<u8, Failu
         manager = async { settings.build(settings.open().await?) } => manager?,
     };
     let scheduler = scheduler(&settings, &manager, &plans)?;
-    let lost = vec![Vec::new(); plans.len()];
+    let (lost, again) = (vec![Vec::new(); plans.len()], vec![Vec::new(); plans.len()]);
     let looks = plans.iter().map(|_| None).collect();
-    let mut fleet = Fleet { global, plans, scheduler, running: Vec::new(), looks, lost };
+    let mut fleet = Fleet { global, plans, scheduler, running: Vec::new(), looks, lost, again };
     let signal = fleet.work(&mut signals).await;
     fleet.end(signal, &mut signals).await;
     manager.close(Close::Release).await.ok();
@@ -77,6 +77,8 @@ struct Turn {
     tick: Tick,
     /// What it was told.
     lost: Vec<Tick>,
+    /// Whether it runs for a tick that was lost.
+    again: bool,
 }
 
 struct Fleet<'a> {
@@ -88,6 +90,8 @@ struct Fleet<'a> {
     looks: Vec<Option<JoinHandle<Vec<LostTick>>>>,
     /// Of each plan, the ticks that were lost and of which no run has been told.
     lost: Vec<Vec<Tick>>,
+    /// Of each plan, the ticks that were lost and are to run again.
+    again: Vec<Vec<Tick>>,
 }
 
 impl Fleet<'_> {
@@ -147,7 +151,15 @@ impl Fleet<'_> {
         let ticks = lost.into_iter().map(|lost| lost.tick);
         match plan.arguments.lost {
             LostTicks::Report => self.lost[index].extend(ticks),
-            LostTicks::Run => ticks.for_each(|tick| self.start(index, tick, true, Vec::new())),
+            LostTicks::Run => self.again[index].extend(ticks),
+        }
+        self.catch_up(index);
+    }
+
+    /// Runs what was lost again; what finds the last run still going on is tried at the next tick, or look.
+    fn catch_up(&mut self, index: usize) {
+        for tick in std::mem::take(&mut self.again[index]) {
+            self.start(index, tick, true, Vec::new());
         }
     }
 
@@ -186,7 +198,7 @@ impl Fleet<'_> {
             command.env("LEASEHOLD_LOST_TICKS", told.join(" "));
         }
         match command.spawn() {
-            Ok(child) => self.running.push(Turn { child, index, tick, lost }),
+            Ok(child) => self.running.push(Turn { child, index, tick, lost, again }),
             Err(error) => {
                 output::tell(&format!("warning: \"{}\" at {tick} cannot be started here: {error}", plan.name));
             }
@@ -211,7 +223,7 @@ impl Fleet<'_> {
 
     /// Takes note of those that have ended. What kept them from running they have said themselves.
     fn reap(&mut self) {
-        let Self { plans, running, lost, .. } = self;
+        let Self { plans, running, lost, again, .. } = self;
         running.retain_mut(|turn| {
             let status = match turn.child.try_wait() {
                 Ok(None) => return true,
@@ -225,6 +237,9 @@ impl Fleet<'_> {
                 if code != exit::DONE {
                     output::tell(&format!("\"{}\" at {} ended with {code}", plans[turn.index].name, turn.tick));
                 }
+            }
+            if code == exit::BUSY && turn.again {
+                again[turn.index].push(turn.tick);
             }
             false
         });

@@ -70,7 +70,9 @@ async fn hold(
         Started::Begun(begun) => begun,
         Started::Skipped(skipped) => {
             tell_skipped(settings, arguments, &skipped);
-            return Ok(End::by_lock(Outcome::Busy, request.busy_code));
+            // A lost tick that is not lost any more need not be tried again.
+            let is_over = arguments.again && skipped.reason != SkipReason::StillRunning;
+            return Ok(End::by_lock(Outcome::Busy, if is_over { exit::DONE } else { request.busy_code }));
         }
         _ => return Err(Failure::new(exit::BUG, "the tick neither began nor was skipped")),
     };
