@@ -138,34 +138,47 @@ async fn keep_for(
     front.send(&answer).await;
     let Taken { guard, secret, .. } = taken;
     let lease = guard.handle();
-    let told = tokio::select! {
-        biased;
-        _ = signals.next_ending() => false,
-        () = process.ended() => false,
-        _ = lease.lost() => false,
-        told = front.word() => told,
+    let mut is_expected = false;
+    let told = loop {
+        tokio::select! {
+            biased;
+            told = front.word() => break told,
+            // The script may be further than this process.
+            signal = signals.next() => match signal {
+                LET_GO | HOLD_ON => is_expected = signal == LET_GO,
+                signal if signals::asks_to_end(signal) => break false,
+                _ => {}
+            },
+            () = process.ended() => break false,
+            _ = lease.lost() => break false,
+        }
     };
     if told {
         // The script's output would stay open, and whoever reads it wait for its end.
         told::detach().ok();
         rustix::process::chdir("/").ok();
-        stand(request, &lease, process, signals).await;
+        stand(request, &lease, process, signals, is_expected).await;
     }
     guard.release().await.ok();
     drop(secret);
 }
 
 /// Waits for whatever ends the lease. The process is told of an end that it did not ask for.
-async fn stand(request: &Request<'_>, lease: &LeaseHandle, process: &Watched, signals: &mut Signals) {
+async fn stand(
+    request: &Request<'_>,
+    lease: &LeaseHandle,
+    process: &Watched,
+    signals: &mut Signals,
+    mut is_expected: bool,
+) {
     let grace = Room::new(lease.ttl(), Renew::Automatic).grace(None).unwrap_or_default();
-    let (mut is_expected, mut is_told) = (false, false);
+    let mut is_told = false;
     loop {
         let ending = async { if is_told || is_expected { pending().await } else { ending(lease, grace).await } };
         tokio::select! {
             biased;
             signal = signals.next() => match signal {
-                LET_GO => is_expected = true,
-                HOLD_ON => is_expected = false,
+                LET_GO | HOLD_ON => is_expected = signal == LET_GO,
                 signal if signals::asks_to_end(signal) => return,
                 _ => {}
             },
