@@ -6,8 +6,10 @@
 //! | run it only if nobody else is at it | [`LockManager::try_with_lock`] |
 //! | wait, but not for ever | [`Lock::wait`] and [`Lock::run`], or [`Lock::acquire_within`] |
 //! | hold a lease by hand | [`Lock::acquire`], [`Lock::try_acquire`], [`LockGuard::release`] |
+//! | run a job while its last run does not last, or once per tick in the fleet | `without_overlapping`, `on_one_server` (feature `schedule`) |
+//! | have one leader among replicas | [`Candidate::campaign`](election::Candidate::campaign) |
 //! | know whether I still hold it | [`LeaseHandle::check`], before each step; [`LeaseHandle::lost`], to be told |
-//! | have the resource refuse whoever comes late | [`LeaseHandle::fencing_token`], with each write |
+//! | have the resource refuse whoever comes late | [`LeaseHandle::fencing_token`], with each write; the resource's side is [`fence`] |
 //! | hold it longer | nothing: it is renewed; by hand [`LockGuard::extend`] |
 //! | bound how long it is held | [`Lock::max_hold`] |
 //! | pass it on to another process | [`LockGuard::hand_over`], there [`Lock::resume`] |

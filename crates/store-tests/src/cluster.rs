@@ -186,7 +186,11 @@ impl Cluster {
     /// Waits until all servers see the cluster well, and replicas know what their primaries know.
     fn until_whole(&self, replicas: usize) {
         let followed = format!("connected_slaves:{replicas}");
-        self.until(|node| node.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        let whole = ["cluster_state:ok", "cluster_slots_assigned:16384"];
+        self.until(|node| {
+            let info: String = node.ask(&["CLUSTER", "INFO"]);
+            whole.iter().all(|fact| info.contains(fact))
+        });
         self.until(|node| {
             let info: String = node.ask(&["INFO", "replication"]);
             info.contains("master_link_status:up") || (info.contains("role:master") && info.contains(&followed))

@@ -150,6 +150,30 @@ fn a_grant_that_no_replica_knows_of_is_refused() {
     });
 }
 
+/// Waiting for replicas blocks the connection that all grants share, for a second here; an answer may take five.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn many_that_no_replica_knows_of_are_refused_together() {
+    const GRANTS: usize = 30;
+    run(async {
+        let pair = Pair::start();
+        let locks = pair.manager("?wait_replicas=1").await;
+        take(&locks, "known").await.release().await.unwrap();
+        pair.cut();
+        let ask = |number: usize| {
+            let lock = locks.lock(&format!("k{number}")).ttl(TTL);
+            tokio::spawn(async move { lock.try_acquire().await.unwrap_err() })
+        };
+        let tasks: Vec<_> = (0..GRANTS).map(ask).collect();
+        let mut refused = 0;
+        for task in tasks {
+            refused += usize::from(task.await.unwrap().to_string().contains("0 of 1 replicas"));
+        }
+        // One after the other, there would be time for five.
+        assert!(refused > GRANTS / 2, "{refused} of {GRANTS}");
+    });
+}
+
 #[test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_lease_that_is_taken_on_without_a_replica_stays_with_whom_it_came_from() {

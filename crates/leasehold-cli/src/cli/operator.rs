@@ -39,7 +39,7 @@ const DOCTOR_EXAMPLES: &str = "\
 Examples:
   leasehold doctor
   leasehold doctor -s sqlite:///srv/app/leases.db --json
-  leasehold doctor --ttl 1m -k 20s                  whether these would do for run, there
+  leasehold doctor --ttl 1m -k 20s                  would these do for run
 
 Exit codes: 0 everything is as it should be, 1 warnings, else the code of the worst failure.";
 

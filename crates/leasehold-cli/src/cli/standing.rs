@@ -73,7 +73,8 @@ const ELECT_EXAMPLES: &str = "\
 Examples:
   leasehold elect scheduler -- ./scheduler --no-lock
   leasehold elect scheduler --ttl 10s --http 127.0.0.1:8080 -- ./scheduler
-      /leader answers 200 while this is the leader, else 503; /healthz answers 200 unless this is stuck
+      /leader answers 200 while this is the leader, else 503;
+      /healthz answers 200 unless this is stuck
 
 When CMD ends by itself so does elect, with its code. On TERM the leadership is given back once CMD has ended.";
 
@@ -118,7 +119,7 @@ pub(crate) enum LostTicks {
 
 const CRON_EXAMPLES: &str = "\
 Examples, the same on every server:
-  leasehold cron report --schedule '30 2 * * *' --tz Europe/Berlin -- ./report.sh
+  leasehold cron report --schedule '30 2 * * *' --tz Europe/Berlin -- ./x.sh
   leasehold cron --crontab /etc/leasehold/crontab
       lines as in a crontab, with the task's name in front of the command:
       30 2 * * *  report  ./report.sh --full

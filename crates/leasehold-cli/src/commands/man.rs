@@ -68,7 +68,8 @@ fn sections(page: &Man, command: &Command, text: &mut Vec<u8>) -> io::Result<()>
     let mut rest = Roff::new();
     examples(&mut rest, &command.get_after_help().map(ToString::to_string).unwrap_or_default());
     // Those that run something end with most of the codes, the others with a few.
-    if ["leasehold", "leasehold-run", "leasehold-resume"].contains(&name(command)) {
+    if ["leasehold", "leasehold-run", "leasehold-resume", "leasehold-cron", "leasehold-elect"].contains(&name(command))
+    {
         exit_status(&mut rest);
     }
     see_also(&mut rest, command);

@@ -1,5 +1,7 @@
 //! A lease that a script holds across its commands, on each store.
 
+use std::io::Write;
+
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
@@ -17,6 +19,7 @@ on_stores! {
     a_release_of_what_is_gone_touches_nobody_else
     a_job_takes_on_what_a_script_took
     a_forced_release_removes_who_was_shown
+    a_forced_release_removes_nobody_else
 }
 on_sessions! {
     without_a_keeper_a_session_is_refused
@@ -159,6 +162,21 @@ fn a_forced_release_removes_who_was_shown(site: &Site) {
     let next: Value = serde_json::from_str(&next.stdout).unwrap();
     assert!(next["fencing"].as_u64() > removed["fence_floor"].as_u64(), "{next} {removed}");
     site.run(["extend", "k", "--owner-file", "own"]).expect(79);
+}
+
+fn a_forced_release_removes_nobody_else(site: &Site) {
+    site.run(["acquire", "k", "--ttl", "1h", "--owner-file", "first"]).expect(0);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut command = site.command(["force-release", "k"]);
+    command.stdin(reader);
+    let asking = site.start(command);
+    wait_until("it asks", || asking.stderr().contains("Type the key"));
+    site.run(["release", "k", "--owner-file", "first"]).expect(0);
+    site.run(["acquire", "k", "--ttl", "1h", "--owner-file", "second"]).expect(0);
+    writer.write_all(b"k\n").unwrap();
+    let refused = asking.finish().expect(77);
+    assert!(refused.stderr.contains("not held any more by the holder that was shown"), "{}", refused.stderr);
+    site.run(["extend", "k", "--owner-file", "second"]).expect(0);
 }
 
 fn without_a_keeper_a_session_is_refused(site: &Site) {

@@ -7,13 +7,14 @@ use leasehold::{Close, LockManager};
 use rustix::process::Signal;
 
 use crate::site::Site;
-use crate::support::{BINARY, wait_until};
+use crate::support::{BINARY, is_running, wait_until};
 
 on_servers! {
     signals_end_a_wait_and_a_job
     one_that_is_killed_leaves_nothing_but_its_ttl
     one_that_was_stopped_for_too_long_is_over
     what_comes_late_takes_nothing
+    one_that_becomes_a_daemon_does_not_keep_the_key
     a_store_that_is_down_is_not_a_busy_key
     one_inside_of_another_says_so
     the_library_and_the_command_exclude_each_other
@@ -70,6 +71,13 @@ fn what_comes_late_takes_nothing(site: &Site) {
     site.run(["extend", "k", "--owner-file", "own"]).expect(0);
     site.run(["release", "k", "--owner-file", "own"]).expect(0);
     assert!(site.is_free("k"));
+}
+
+fn one_that_becomes_a_daemon_does_not_keep_the_key(site: &Site) {
+    let job = "setsid sh -c 'echo $$ > daemon.new; mv daemon.new daemon; exec sleep 60' &
+               while [ ! -e daemon ]; do sleep 0.02; done";
+    site.run(["run", "k", "-c", job]).expect(0);
+    assert!(site.is_free("k") && is_running(site.pid("daemon")));
 }
 
 fn a_store_that_is_down_is_not_a_busy_key(site: &Site) {

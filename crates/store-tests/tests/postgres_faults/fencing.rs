@@ -46,7 +46,7 @@ impl Resource {
 
     async fn write(&self, begin: &str, holder: &LockGuard, body: &str) -> bool {
         let documented = include_str!("../../../../docs/stores-postgres.md");
-        let (_, statement) = documented.split_once(begin).expect("it is documented");
+        let (_, statement) = documented.split_once(begin).unwrap();
         let (statement, _) = statement.split_once("```").unwrap();
         let fence = i64::try_from(holder.fencing_token().unwrap().get()).unwrap();
         self.client.execute(&format!("{begin}{statement}"), &[&"nightly", &body, &fence]).await.unwrap() == 1

@@ -146,16 +146,16 @@ fn a_connection_is_used_again_once_it_is_at_rest() {
         let (one, other) = (manager(&table.url()).await, manager(&table.url()).await);
         let guard = take(&one, "job").await;
         let mut backends = Vec::new();
-        for _ in 0..10 {
+        // On a busy machine one that is not left in time is ended instead.
+        while backends.iter().all(|backend| backends.iter().filter(|other| *other == backend).count() < 2) {
             let waiter = waiter(&table, &other, "job", 0).await;
-            backends.push(backend(&table, false).await);
+            backends.push(backend(&table, false).await.unwrap());
+            assert!(backends.len() < 30, "a new connection for each: {backends:?}");
             waiter.abort();
             until("it has left", async || locks(&table, false).await == 0).await;
             let next = take(&other, "another").await;
             next.release().await.unwrap();
         }
-        backends.dedup();
-        assert!(backends.len() < 10, "a new connection for each: {backends:?}");
         guard.release().await.unwrap();
         // Those that nobody needs any more are ended.
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold' \

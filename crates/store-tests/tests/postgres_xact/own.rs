@@ -1,6 +1,6 @@
 //! Locks in the caller's own transaction.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::store::postgres::{lock_in_transaction, with_lock_in_transaction};
@@ -14,7 +14,7 @@ use crate::setting::{at_rest, backend, locks, manager, number, soon, take, until
 #[derive(Debug)]
 enum Failure {
     Lock(Error),
-    Sql(tokio_postgres::Error),
+    Sql,
     Work,
 }
 
@@ -25,8 +25,8 @@ impl From<Error> for Failure {
 }
 
 impl From<tokio_postgres::Error> for Failure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Sql(error)
+    fn from(_: tokio_postgres::Error) -> Self {
+        Self::Sql
     }
 }
 
@@ -136,7 +136,10 @@ fn transactions_are_served_in_the_order_of_their_requests() {
         for number in 0..8_i64 {
             let (mut client, key, told) = (table.client().await, key.clone(), told.clone());
             tokio::spawn(async move {
-                let work = async |_: &Transaction<'_>| Ok::<_, Failure>(told.send(number).unwrap());
+                let work = async |_: &Transaction<'_>| {
+                    told.send(number).unwrap();
+                    Ok::<_, Failure>(())
+                };
                 with_lock_in_transaction(&mut client, &key, Wait::Forever, work).await.unwrap().unwrap();
             });
             until("it stands in line", async || locks(&table, false).await == number + 1).await;
@@ -263,7 +266,8 @@ fn the_documented_statements_do_the_same() {
         let held =
             format!("{}; SELECT pg_sleep(1000)", write.split("COMMIT").next().unwrap().trim().trim_end_matches(';'));
         let mut command = Command::new(Postgres::programs().join("psql"));
-        let mut child = command.args(["-X", &table.url(), "-c", &held]).spawn().unwrap();
+        let command = command.args(["-X", &table.url(), "-c", &held]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         until("it holds", async || locks(&table, true).await == 1).await;
         assert!(others.lock("deploy").try_acquire().await.unwrap().is_none());
         let end = "SELECT pg_terminate_backend($1)";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::store::{Claim, Store};
 use leasehold::{ErrorKind, Key, OwnerToken};
-use store_tests::{Cluster, Monitor, run};
+use store_tests::{Cluster, Monitor, ask, run};
 
 use crate::{LONG, take, until};
 
@@ -56,11 +56,11 @@ fn many_who_find_a_server_gone_ask_for_few_maps() {
         for node in [0, 2] {
             cluster.server(node).stop().unwrap();
         }
-        let ask = |name: String| {
+        let attempt = |name: String| {
             let lock = locks.lock(&name);
             tokio::spawn(async move { lock.try_acquire().await.map(drop) })
         };
-        let tasks: Vec<_> = names.into_iter().map(ask).collect();
+        let tasks: Vec<_> = names.into_iter().map(attempt).collect();
         tokio::time::sleep(Duration::from_millis(400)).await;
         for node in [0, 2] {
             cluster.server(node).cont().unwrap();
@@ -71,6 +71,26 @@ fn many_who_find_a_server_gone_ask_for_few_maps() {
         }
         let maps = monitor.requests().iter().filter(|request| request.contains("\"SLOTS\"")).count();
         assert!((1..REQUESTS / 4).contains(&maps), "{maps} maps for {REQUESTS} requests");
+    });
+}
+
+/// As one that joined just now, and has not heard of all the others yet.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_server_that_knows_of_fewer_slots_is_not_believed() {
+    run(async {
+        let cluster = Cluster::start();
+        let locks = cluster.manager(LONG).await;
+        let name = cluster.name_at(0, "unheard of");
+        let slot = cluster.slot(&format!("leasehold:{name}")).to_string();
+        for _ in 0..20 {
+            for node in [1, 2] {
+                // Until they hear of it again.
+                ask::<()>(cluster.server(node), &["CLUSTER", "DELSLOTS", &slot]).ok();
+            }
+            locks.probe().await.unwrap();
+            take(&locks, &name).await.release().await.unwrap();
+        }
     });
 }
 

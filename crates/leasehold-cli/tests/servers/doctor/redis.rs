@@ -75,3 +75,21 @@ fn whoever_does_not_get_in_is_told_why() {
         .finds("fail", "1s", "see that the store runs")
         .says_nothing_of("hunter2");
 }
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_quorum_s_dead_server_is_found() {
+    let servers: Vec<_> = (0..3).map(|_| redis().start().unwrap()).collect();
+    let hosts: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    let url = format!("redlock://{}", hosts.join(","));
+    examine(&url, &[], 69)
+        .finds("warn", "a restart forgets leases", "appendonly")
+        // As long as they are young they have no vote.
+        .finds("fail", "may have forgotten leases", "")
+        // Each of several stands alone on purpose.
+        .says_nothing_of("no replica");
+    servers[1].kill().unwrap();
+    examine(&url, &[], 69).finds("fail", "does not answer", "start it again, or replace it");
+    servers[2].kill().unwrap();
+    examine(&url, &[], 69).finds("fail", "", "see that the store runs");
+}

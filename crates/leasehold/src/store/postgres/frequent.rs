@@ -111,8 +111,8 @@ impl Wire {
     }
 }
 
-/// Whether the statement came to a session where it has no name, or somebody else's.
+/// Whether the statement came to a session where it has no name, or is another process's.
 fn is_elsewhere(error: &Error) -> bool {
-    let known = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::UNDEFINED_OBJECT, SqlState::PROTOCOL_VIOLATION];
+    let known = [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::UNDEFINED_OBJECT];
     error.code().is_some_and(|code| known.contains(code))
 }

@@ -259,8 +259,7 @@ fn spoils(error: &Error) -> bool {
     match error.code() {
         Some(code) => {
             let elsewhere = [SqlState::READ_ONLY_SQL_TRANSACTION, SqlState::UNDEFINED_TABLE];
-            let is_broken = code.code().starts_with("08") && *code != SqlState::PROTOCOL_VIOLATION;
-            elsewhere.contains(code) || is_broken || code.code().starts_with("57P")
+            elsewhere.contains(code) || code.code().starts_with("08") || code.code().starts_with("57P")
         }
         None => true,
     }

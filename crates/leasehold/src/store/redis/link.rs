@@ -72,7 +72,7 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    fn command(self) -> Cmd {
+    pub(super) fn command(self) -> Cmd {
         let mut command = redis::cmd("WAIT");
         // Zero would be for ever.
         command.arg(self.count).arg(self.limit.as_millis().max(1).to_string());
@@ -230,8 +230,7 @@ impl Link {
             Ok(answer) => return Ok(Ok(Value::Array(vec![answer, Value::Int(0)]))),
             Err(error) => return Ok(Err(error)),
         };
-        let known = wire.ask_all(&in_one(iter::once(replicas.command()))).await;
-        Ok(known.map(|known| Value::Array(iter::once(answer).chain(known).collect())))
+        Ok(wire.wait_for(replicas).await.map(|known| Value::Array(vec![answer, known])))
     }
 
     /// Runs a script right after one command and right before another; answers with the script's answer and the last.

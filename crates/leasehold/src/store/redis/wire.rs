@@ -12,6 +12,7 @@ use redis::{
 };
 
 use super::fault::{self, Effect};
+use super::link::Replicas;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -32,7 +33,18 @@ pub(super) struct Wire {
     silent_since: AtomicU64,
     /// How long nothing may come then.
     silence: Duration,
+    /// How often replicas were waited for, and what came of it last.
+    waits: AtomicU64,
+    last_wait: tokio::sync::Mutex<Option<Wait>>,
     pub(super) facts: Facts,
+}
+
+/// What came of waiting for replicas.
+#[derive(Clone, Debug)]
+struct Wait {
+    turn: u64,
+    limit: Duration,
+    known: Value,
 }
 
 /// What the server lets this user do.
@@ -91,6 +103,8 @@ impl Wire {
             ended,
             silent_since: AtomicU64::new(0),
             silence: SILENCE.0,
+            waits: AtomicU64::new(0),
+            last_wait: tokio::sync::Mutex::default(),
             facts: Facts { tells: false, is_replica: false, removal: Removal::Script },
         };
         let sent = Clock::system().now();
@@ -163,6 +177,22 @@ impl Wire {
         let answers = flight.landed(answers)?;
         answers.iter().for_each(|answer| self.end_if_demoted(answer));
         Ok(answers)
+    }
+
+    /// Waits until replicas know all that was answered on this connection so far; answers with their number, or with the
+    /// server's refusal. That blocks the connection, so whoever comes meanwhile shares the next wait.
+    pub(super) async fn wait_for(&self, replicas: Replicas) -> RedisResult<Value> {
+        let before = self.waits.load(Ordering::Acquire);
+        let mut last = self.last_wait.lock().await;
+        if let Some(last) = last.as_ref().filter(|last| last.turn > before && last.limit >= replicas.limit) {
+            return Ok(last.known.clone());
+        }
+        let turn = self.waits.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut question = redis::pipe();
+        question.add_command(replicas.command());
+        let known = self.ask_all(&question).await?.pop().unwrap_or(Value::Nil);
+        *last = Some(Wait { turn, limit: replicas.limit, known: known.clone() });
+        Ok(known)
     }
 
     /// As [`ask_all`](Self::ask_all) for what a replica would answer, too, and must not.

@@ -18,7 +18,7 @@ use crate::store::Loss;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// How long a claim waits for a place that somebody is leaving: many times what a cancel request and a rollback take.
-const LEAVING: Duration = Duration::from_secs(2);
+const LEAVING: Duration = Duration::from_secs(4);
 
 /// How long the server may take to end what is left of a connection that was cut.
 const ENDING: Duration = Duration::from_secs(1);

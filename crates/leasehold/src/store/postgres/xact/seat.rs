@@ -226,16 +226,19 @@ impl Seat {
             self.until_settled().await;
         }
         let held = self.held();
-        self.over(None);
+        // Still to be found, so that whoever asks again waits for the answer.
+        *self.state.lock() = State::Over(None);
         self.dismissed.notify_one();
-        match held {
+        let released = match held {
             Some(held) if !held.transaction.has_ended() => held.transaction.end().await,
             Some(held) => {
                 held.transaction.abandon().await;
                 Ok(false)
             }
             None => Ok(false),
-        }
+        };
+        self.over(None);
+        released
     }
 
     /// Ends it with its store.

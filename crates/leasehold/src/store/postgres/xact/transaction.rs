@@ -31,7 +31,7 @@ const LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 
 /// How long a cancel request may take until the statement has ended: many times what it takes. After that the server is
 /// asked to end the session.
-const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// One that is open.
 pub(super) struct Transaction {
@@ -146,11 +146,11 @@ impl Transaction {
     pub(super) async fn leave(&self, asked: impl Future<Output = std::result::Result<Option<bool>, PgError>>) {
         let _leaving = self.connections.leaving();
         let leaving = async {
-            self.connections.cancel(&self.id).await?;
-            asked.await.map_err(failed)
+            self.connections.cancel(&self.id).await.ok()?;
+            asked.await.err()
         };
-        let answer = tokio::time::timeout(PATIENCE, leaving).await;
-        let is_cancelled = answer.is_ok_and(|answer| answer.is_err_and(|error| is_cancelled(&error)));
+        let error = tokio::time::timeout(PATIENCE, leaving).await.ok().flatten();
+        let is_cancelled = error.is_some_and(|error| error.code() == Some(&SqlState::QUERY_CANCELED));
         let rolling_back = async { self.connection.wire.run("ROLLBACK").await.map_err(failed) };
         if is_cancelled && self.in_time(rolling_back).await.is_ok() {
             self.rest();
@@ -208,11 +208,6 @@ impl fmt::Debug for Transaction {
 
 fn failed(error: PgError) -> Error {
     fault::of(error, Effect::Change)
-}
-
-fn is_cancelled(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<PgError>());
-    source.and_then(PgError::code) == Some(&SqlState::QUERY_CANCELED)
 }
 
 /// What a row tells; `None` = nothing, as where the transaction is another one.

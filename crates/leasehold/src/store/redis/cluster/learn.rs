@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::super::fault::{self, Effect};
 use super::super::link::{CONNECT_LIMIT, Link};
-use super::super::side::slot;
+use super::super::side::{SLOTS, slot};
 use super::map::Map;
 use super::{Cluster, Known};
 use crate::clock::Clock;
@@ -72,8 +72,8 @@ impl Cluster {
         Ok(self.put_up(self.draw_by(&mut ask(seeds, CONNECT_LIMIT)).await?))
     }
 
-    /// By the word of the first server that tells; one that sees the cluster fail, perhaps because it is cut off, is
-    /// believed only if no other tells.
+    /// By the word of the first server that tells of all slots; one that sees the cluster fail, perhaps because it is cut
+    /// off, or knows of fewer, perhaps because it joined just now, is believed only if no other tells more.
     async fn draw_by(&self, asked: &mut JoinSet<Told>) -> Result<Map> {
         let (mut second_best, mut failed) = (None, None);
         while let Some(answer) = asked.join_next().await {
@@ -81,8 +81,11 @@ impl Cluster {
             match told
                 .map(|(slots, is_well)| (Map::read(&slots, &host, |host, port| self.link(host, port, None)), is_well))
             {
-                Ok((Some(map), true)) => return Ok(map),
-                Ok((Some(map), false)) => second_best = Some(map),
+                Ok((Some(map), true)) if map.slots() == u32::from(SLOTS) => return Ok(map),
+                Ok((Some(map), is_well)) => {
+                    let worth = (is_well, map.slots());
+                    second_best = second_best.filter(|(other, _)| *other > worth).or(Some((worth, map)));
+                }
                 Ok((None, _)) => {
                     failed = Some(Error::new(ErrorKind::Unavailable, "the cluster has given out no slots yet"));
                 }
@@ -90,7 +93,7 @@ impl Cluster {
             }
         }
         let none = || Error::new(ErrorKind::Unavailable, "no server of the cluster is known");
-        second_best.ok_or_else(|| failed.unwrap_or_else(none))
+        second_best.map(|(_, map)| map).ok_or_else(|| failed.unwrap_or_else(none))
     }
 
     fn put_up(&self, map: Map) -> Arc<Map> {

@@ -35,6 +35,11 @@ impl Map {
         self.find(slot).map(Arc::clone).ok_or_else(missing)
     }
 
+    /// How many slots are kept by anybody.
+    pub(super) fn slots(&self) -> u32 {
+        self.0.iter().map(|(first, last, _)| u32::from(last.saturating_sub(*first)) + 1).sum()
+    }
+
     /// Whether a slot is kept by the same server in both.
     pub(super) fn agrees(&self, other: &Self, slot: u16) -> bool {
         match (self.find(slot), other.find(slot)) {
