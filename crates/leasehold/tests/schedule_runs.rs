@@ -307,3 +307,23 @@ async fn whoever_stands_still_between_claim_and_run_finds_the_tick_given_up() {
     assert_eq!(*reason(&slow.await.unwrap()), SkipReason::GivenUp);
     assert!(two.occurrence("report", tick(27)).unwrap().again().run(async |_| ()).await.unwrap().skipped().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_tick_that_finds_the_last_run_going_on_may_be_tried_again() {
+    let fleet = Fleet::new();
+    let task = || report().without_overlapping(TTL);
+    let (one, two) = (fleet.server(task()), fleet.server(task()));
+    let crash = tokio::spawn(async move { one.run("report", tick(27), async |_| panic!("boom")).await.map(drop) });
+    assert!(crash.await.unwrap_err().is_panic());
+    assert_eq!(two.look("report").await.unwrap().len(), 1);
+    let again = || two.occurrence("report", tick(27)).unwrap().again();
+    // Between the claim and the lease of the run somebody else begins.
+    fleet.store.once(Operation::Transfer, Fault::delay(Duration::from_secs(2)));
+    let late = tokio::spawn(again().run_future(|_| async {}));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let other = fleet.manager().lock("report").try_acquire().await.unwrap().unwrap();
+    assert_eq!(*reason(&late.await.unwrap().unwrap()), SkipReason::StillRunning);
+    other.release().await.unwrap();
+    assert!(again().run(async |_| ()).await.unwrap().skipped().is_none());
+    assert_eq!(*reason(&again().run(async |_| ()).await.unwrap()), SkipReason::OtherServer);
+}

@@ -178,7 +178,7 @@ impl Occurrence {
         };
         let Some(guard) = lock.try_acquire().await? else {
             if let Some(claim) = &mut claim {
-                claim.conclude(Stage::Skipped).await;
+                claim.conclude(self.left_at()).await;
             }
             return Ok(Started::Skipped(self.skip(SkipReason::StillRunning, Some(run_key)).await));
         };
@@ -231,7 +231,7 @@ impl Occurrence {
             Some(Ran { value: Err(error), .. }) => Err(error),
             None => {
                 if let Some(claim) = &mut claim {
-                    claim.conclude(Stage::Skipped).await;
+                    claim.conclude(self.left_at()).await;
                 }
                 Ok(Outcome::Skipped(self.skip(SkipReason::StillRunning, Some(run_key)).await))
             }
@@ -275,6 +275,11 @@ impl Occurrence {
                 Ok(Err(self.skip(SkipReason::OtherServer, Some(key)).await))
             }
         }
+    }
+
+    /// What a claim says whose run finds the last one still going on: what was lost stays so, and may be tried again.
+    fn left_at(&self) -> Stage {
+        if self.again { Stage::Lost } else { Stage::Skipped }
     }
 
     async fn look_back(&self) -> Vec<LostTick> {
