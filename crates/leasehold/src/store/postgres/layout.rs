@@ -292,6 +292,9 @@ mod tests {
     #[test]
     fn statements_are_whole() {
         let statements = format!("{:?}", Statements::on(&Names::default()));
-        assert!(!statements.replace("Statements {", "").replace(" }", "").contains(['{', '}']), "{statements}");
+        // What shows them has braces of its own, and an array without elements is written by two.
+        let own = ["Statements {", "Frequent {", " }", "'{}'"];
+        let left = own.iter().fold(statements, |statements, own| statements.replace(own, ""));
+        assert!(!left.contains(['{', '}']), "{left}");
     }
 }
