@@ -292,6 +292,9 @@ mod tests {
     #[test]
     fn statements_are_whole() {
         let statements = format!("{:?}", Statements::on(&Names::default()));
-        assert!(!statements.replace("Statements {", "").replace(" }", "").contains(['{', '}']), "{statements}");
+        // An empty array is no place that was left open.
+        let own = ["Statements {", "Frequent {", "'{}'::bigint[]", " }"];
+        let rest = own.iter().fold(statements.clone(), |rest, own| rest.replace(own, ""));
+        assert!(!rest.contains(['{', '}']), "{statements}");
     }
 }
