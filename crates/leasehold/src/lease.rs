@@ -321,7 +321,7 @@ impl Drop for Reserved {
 }
 
 /// Until when a lease may be assumed: counted from before the request was sent, never from the reply.
-fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
+pub(crate) fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
     sent + ttl.min(validity) - engine.settings.margin.of(ttl)
 }
 
