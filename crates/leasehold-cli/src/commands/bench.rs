@@ -50,7 +50,7 @@ pub(crate) async fn bench(settings: &Settings, arguments: &Bench) -> Result<u8, 
     Ok(exit::DONE)
 }
 
-/// Counts what the store is asked.
+/// Counts the calls of the store. One may take several requests to a server, or to several.
 #[derive(Clone, Debug, Default)]
 struct Requests(Arc<AtomicU64>);
 
@@ -96,21 +96,31 @@ impl Measure<'_> {
         let mut hand_over = Vec::new();
         let rounds = (count / HAND_OVER_SHARE).max(1);
         let mut progress = Progress::new(rounds);
-        let mut held = self.take(ours).await?;
-        while hand_over.len() < rounds && self.clock.now().since(start) < limit {
+        let mut held = Some(self.take(ours).await?);
+        while let Some(guard) = held.take_if(|_| hand_over.len() < rounds) {
+            let left = limit.saturating_sub(self.clock.now().since(start));
+            if left.is_zero() {
+                held = Some(guard);
+                break;
+            }
             let next = if hand_over.len() % 2 == 0 { theirs } else { ours };
             let release = async {
                 tokio::time::sleep(HEAD_START).await;
                 let sent = self.clock.now();
-                self.give_back(held).await.map(|()| sent)
+                self.give_back(guard).await.map(|()| sent)
             };
-            let wait = async { (self.wait(next).await, self.clock.now()) };
+            let wait = async { (self.wait(next, left).await, self.clock.now()) };
             let (sent, (granted, at)) = tokio::join!(release, wait);
-            hand_over.push(at.since(sent?));
+            let sent = sent?;
             held = granted?;
+            if held.is_some() {
+                hand_over.push(at.since(sent));
+            }
             progress.show("hand-overs", hand_over.len(), self.clock.now());
         }
-        self.give_back(held).await?;
+        if let Some(guard) = held {
+            self.give_back(guard).await?;
+        }
         progress.end();
         Ok(Results {
             cycles,
@@ -126,8 +136,9 @@ impl Measure<'_> {
         granted.ok_or_else(|| Failure::new(exit::BUSY, format!("somebody else holds \"{}\": try again", self.key)))
     }
 
-    async fn wait(&self, manager: &LockManager) -> Result<LockGuard, Failure> {
-        manager.lock(&self.key).acquire().await.map_err(|error| self.settings.failure(&error))
+    /// `None` = the time that is left was over before.
+    async fn wait(&self, manager: &LockManager, left: Duration) -> Result<Option<LockGuard>, Failure> {
+        manager.lock(&self.key).acquire_within(left).await.map_err(|error| self.settings.failure(&error))
     }
 
     async fn give_back(&self, guard: LockGuard) -> Result<(), Failure> {
@@ -166,7 +177,7 @@ impl Results {
             }
         }
         format!(
-            "store {}\n{}{} cycles/s, one after the other; {} store requests per cycle\n",
+            "store {}\n{}{} cycles/s, one after the other; {} calls of the store per cycle\n",
             settings.place(),
             output::lines(&table),
             self.rate(),

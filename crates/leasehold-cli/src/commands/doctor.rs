@@ -116,14 +116,41 @@ fn arithmetic(room: Room, kill_after: Option<Duration>, round_trips: Option<Roun
     }
 }
 
+/// A file with a password that others can read, named by the setting or in the store's URL.
 fn password_file(said: &Said) -> Option<Finding> {
-    let setting = said.config.describe().into_iter().find(|setting| setting.name == "password_file")?;
-    let path = setting.value?;
-    let mode = fs::metadata(Path::new(&path)).ok()?.permissions().mode();
-    (mode & 0o077 != 0).then(|| {
-        let path = output::clean(&path);
-        Finding::new(Level::Warn, format!("others can read the password in {path}"), format!("chmod 600 {path}"))
-    })
+    let settings = said.config.describe();
+    let value = |name| settings.iter().find(|setting| setting.name == name)?.value.clone();
+    let in_url = value("store").map(|url| files_in(&url)).unwrap_or_default();
+    let is_open =
+        |path: &String| fs::metadata(Path::new(path)).is_ok_and(|found| found.permissions().mode() & 0o077 != 0);
+    let path = output::clean(&value("password_file").into_iter().chain(in_url).find(is_open)?);
+    Some(Finding::new(Level::Warn, format!("others can read the password in {path}"), format!("chmod 600 {path}")))
+}
+
+/// The files with passwords that a URL names.
+fn files_in(url: &str) -> Vec<String> {
+    let options = url.split_once('?').map_or("", |(_, options)| options).split('&');
+    let file = |option: &str| {
+        let (name, value) = option.split_once('=')?;
+        ["password_file", "sentinel_password_file"].contains(&name).then(|| decoded(value))
+    };
+    options.filter_map(file).collect()
+}
+
+/// What stands in a URL with `%` and two digits in place of some bytes.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend(&part.as_bytes()[2..]);
+            }
+            None => bytes.extend([b"%", part.as_bytes()].concat()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn text(settings: &Settings, diagnosis: &Diagnosis) -> String {
@@ -183,5 +210,17 @@ fn colour(level: Level) -> Colour {
         Level::Ok => Colour::Green,
         Level::Warn => Colour::Yellow,
         _ => Colour::Red,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_with_passwords_of_a_url_are_found() {
+        let url = "redis+sentinel://h,h/name/0?ttl=5s&password_file=/run/a%20b&sentinel_password_file=%2frun%2Fc%é&x";
+        assert_eq!(files_in(url), ["/run/a b", "/run/c%é"]);
+        assert!(files_in("redis://h?password=x").is_empty() && files_in("memory:").is_empty());
     }
 }

@@ -76,7 +76,7 @@ impl Asked {
     }
 
     /// There is nothing left to keep.
-    pub(super) fn to_end(mut self) {
+    pub(super) fn end(mut self) {
         self.word = Signal::TERM;
     }
 }

@@ -367,7 +367,7 @@ async fn resume(settings: &Settings, lock: &Lock, prepared: Option<&Job>, owner:
     let asked = owner.keeper.as_ref().and_then(Keeper::process).map(Asked::to_let_go);
     let guard = lock.resume(&owner.token).await.map_err(|error| not_started(settings.failure(&error)))?;
     if let Some(asked) = asked {
-        asked.to_end();
+        asked.end();
     }
     owner.discard();
     Ok(guard)

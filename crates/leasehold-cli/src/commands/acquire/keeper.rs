@@ -198,7 +198,8 @@ async fn stand(
             },
             () = process.ended() => return,
             reason = lease.lost() => {
-                if !is_told && !(is_expected && reason == LostReason::NotHeld) {
+                let is_taken_on = is_expected && reason == LostReason::NotHeld;
+                if !is_told && !is_taken_on {
                     told::tell(request, process, Cause::Lost(reason));
                 }
                 return;
