@@ -77,7 +77,7 @@ impl Scheduler {
 
     /// Looks for ticks of a task, up to now, whose holder is gone, without running anything; each is told to one of those
     /// who look, or to two if the store's answer was lost. For tasks that are due once a day or less often: claims are kept
-    /// for a day at most, so call it every hour or so. What it tells the next run is not told again.
+    /// for a day at most, so call it every hour or so. What it tells is not told to the next run.
     ///
     /// # Errors
     ///
