@@ -4,6 +4,8 @@
 //!
 //! `cargo run -p leasehold --features schedule --example cron`
 
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

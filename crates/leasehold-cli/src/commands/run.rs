@@ -20,7 +20,7 @@ pub(super) use self::request::on_lost;
 pub(crate) use self::status::Status;
 use super::busy;
 use super::grace;
-use super::owner::{HOLD_ON, Keeper, LET_GO, Owner};
+use super::owner::{Asked, Keeper, Owner};
 use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
@@ -364,14 +364,11 @@ async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>)
 /// Takes on a lease that was handed over; the secret it came with is worth nothing any more.
 async fn resume(settings: &Settings, lock: &Lock, prepared: Option<&Job>, owner: &Owner) -> Result<LockGuard, Failure> {
     let lock = prepared.map_or_else(|| lock.clone(), |job| lock.clone().tie(Tie::Group(job.group())));
-    let keeper = owner.keeper.as_ref().and_then(Keeper::process);
-    let tell = |signal| keeper.as_ref().map_or(Ok(()), |keeper| keeper.signal(signal)).ok();
-    tell(LET_GO);
-    let resumed = lock.resume(&owner.token).await;
-    if resumed.is_err() {
-        tell(HOLD_ON);
+    let asked = owner.keeper.as_ref().and_then(Keeper::process).map(Asked::to_let_go);
+    let guard = lock.resume(&owner.token).await.map_err(|error| not_started(settings.failure(&error)))?;
+    if let Some(asked) = asked {
+        asked.to_end();
     }
-    let guard = resumed.map_err(|error| not_started(settings.failure(&error)))?;
     owner.discard();
     Ok(guard)
 }

@@ -336,7 +336,11 @@ impl Occurrence {
     fn skipped(&self, reason: SkipReason, key: Option<String>, holder: Option<Holder>) -> Skipped {
         let skipped = Skipped { task: self.task.name.clone(), tick: self.tick, reason, key, holder };
         let (task, reason) = (self.task.name.clone(), skipped.reason.word());
-        tracing::info!(task, reason, "{skipped}");
+        match skipped.reason {
+            // As it should be: of several servers all but one skip each tick.
+            SkipReason::OtherServer | SkipReason::Condition(_) => tracing::debug!(task, reason, "{skipped}"),
+            _ => tracing::info!(task, reason, "{skipped}"),
+        }
         let teller = &self.locks.engine().teller;
         teller.note(|store| Event::Skipped(observe::Skipped { store, task, reason }));
         teller.tell();

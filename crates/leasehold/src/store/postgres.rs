@@ -89,7 +89,9 @@ impl PostgresStore {
     }
 
     /// Connects as `config` says, on connections of its own, and uses this table of this schema, which is made if it is
-    /// missing. A server whose encryption the configuration requires has to be known to the system's authorities.
+    /// missing. A server whose encryption the configuration requires has to be known to the system's authorities. Limits of
+    /// TCP that it leaves open (keepalives, `tcp_user_timeout`, `connect_timeout`) are those of [`connect`](Self::connect),
+    /// so that a server that has vanished is noticed after about half a minute.
     ///
     /// # Errors
     ///

@@ -51,3 +51,22 @@ fn a_pooler_that_begins_to_lend_sessions_changes_nothing() {
         work(30).await;
     });
 }
+
+#[test]
+#[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
+fn sessions_that_a_pooler_lends_are_left_as_they_were() {
+    run(async {
+        let table = Table::new();
+        // Older servers know no such limit.
+        let limit = format!("ALTER DATABASE {} SET idle_session_timeout = 60000", table.database());
+        table.client().await.batch_execute(&limit).await.ok();
+        // The session that all are lent.
+        let pooler = Pooler::with(table, "transaction", "default_pool_size = 1");
+        let locks = manager(&pooler.url(), LONG).await;
+        locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        let statement = "SELECT (SELECT count(*) FROM pg_listening_channels()) + (SELECT count(*) FROM pg_settings \
+            WHERE name = 'idle_session_timeout' AND source = 'session' AND setting <> reset_val)";
+        let client = pooler.client().await;
+        assert_eq!(client.query_typed(statement, &[]).await.unwrap()[0].get::<_, i64>(0), 0);
+    });
+}

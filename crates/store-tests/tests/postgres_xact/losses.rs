@@ -110,7 +110,7 @@ fn what_is_lost_in_a_release_or_an_extend_frees_the_lock() {
 fn what_is_lost_while_waiting_or_leaving_leaves_no_place() {
     run(async {
         let bench = Bench::new().await;
-        for part in ["pg_advisory_xact_lock", "pg_cancel_backend"] {
+        for part in ["pg_advisory_xact_lock", "pg_locks", "pg_cancel_backend"] {
             for (what, accident) in losses() {
                 let guard = take(&bench.others, "k").await;
                 bench.proxy.once(accident.containing(part));

@@ -20,6 +20,9 @@ const PORT: u16 = 5432;
 /// After this long without traffic the operating system asks the peer for a sign of life, three times.
 const IDLE: Duration = Duration::from_secs(15);
 
+/// What a configuration says where nobody has set it.
+const UNSET_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+
 /// How long a host may take to accept a connection, so that there is time for the next one: a fifth of what connecting may
 /// take, and many times what a network takes.
 const HOST_LIMIT: Duration = Duration::from_secs(1);
@@ -178,7 +181,6 @@ impl Address {
         if self.hosts.len() > 1 {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
-        config.keepalives_idle(IDLE).keepalives_interval(IDLE / 3).keepalives_retries(3).tcp_user_timeout(IDLE * 2);
         Ok((Place::new(config, tls), self.names))
     }
 }
@@ -199,6 +201,18 @@ impl Place {
     fn new(mut config: Config, tls: MakeRustlsConnect) -> Self {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(HOST_LIMIT);
+        }
+        if config.get_keepalives_idle() == UNSET_IDLE {
+            config.keepalives_idle(IDLE);
+        }
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_interval(IDLE / 3);
+        }
+        if config.get_keepalives_retries().is_none() {
+            config.keepalives_retries(3);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(IDLE * 2);
         }
         Self { config, tls }
     }
@@ -315,5 +329,21 @@ mod tests {
         }
         let address = Address::parse("postgres://h").unwrap().ca_file("/none".as_ref());
         address.ssl_mode("require").unwrap().place().err().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_has_vanished_is_noticed_by_every_configuration() {
+        let limits = |config: &Config| {
+            let interval = config.get_keepalives_interval().zip(config.get_keepalives_retries());
+            (config.get_keepalives_idle(), interval, config.get_tcp_user_timeout().copied())
+        };
+        let unless_set = (IDLE, Some((IDLE / 3, 3)), Some(IDLE * 2));
+        let (place, _) = Address::parse("postgres://h").unwrap().place().unwrap();
+        assert_eq!(limits(&place.config), unless_set);
+        assert_eq!(limits(&Place::of(Config::new()).unwrap().config), unless_set);
+        let mut config = Config::new();
+        config.keepalives_idle(IDLE * 4).keepalives_interval(IDLE).keepalives_retries(5).tcp_user_timeout(IDLE * 8);
+        let set = limits(&config);
+        assert_eq!(limits(&Place::of(config).unwrap().config), set);
     }
 }

@@ -31,6 +31,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What a notification begins with by which a connection is tried.
 const PROBE: char = 'p';
 
+/// Where the server knows a limit for idle sessions, it is none, or again what it was.
+const STAY: &str = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'";
+const UNDO_STAY: &str =
+    "SELECT set_config(name, reset_val, false) FROM pg_settings WHERE name = 'idle_session_timeout'";
+
 /// A connection that hears, and what it heard.
 type Ear = (Wire, mpsc::UnboundedReceiver<String>);
 
@@ -77,6 +82,10 @@ impl Link {
         };
         if hearing != Hearing::Works {
             self.waiters.end();
+            // What was set there is still set for whoever is lent the session next. It may be another one by now: then
+            // that one has lost nothing.
+            let undo = format!("UNLISTEN \"{channel}\"; {UNDO_STAY}");
+            self.limited(async { ear.run(&undo).await.map_err(fault::of_look) }).await.ok();
         } else {
             // So would the next connections, unless they lead elsewhere.
             if self.place.is_one() {
@@ -111,11 +120,10 @@ impl Link {
         let most = i64::try_from(waiters::MOST).unwrap_or(i64::MAX);
         // Nothing is ever asked here, so that a limit for idle sessions would end it again and again. Where the server
         // knows none, or will not be told, it is opened anew.
-        let stay = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'";
         let most: [Parameter<'_>; 1] = [(&most, Type::INT8)];
         let (listens, _, marks) = tokio::join!(biased;
             wire.run(&listen),
-            wire.ask(stay, &[]),
+            wire.ask(STAY, &[]),
             wire.ask_aside(&self.statements.waiting, &most),
         );
         listens.map_err(fault::of_look)?;

@@ -76,6 +76,11 @@ impl Names {
         waits.unwrap_or_default().to_owned()
     }
 
+    /// What makes the sequence, where it alone is missing.
+    fn create_fence(&self) -> String {
+        self.fill_in(&without_comments(include_str!("sql/fence.sql")))
+    }
+
     /// The channel on which releases are told.
     pub(super) fn channel(&self) -> String {
         format!("{}.{}", self.schema, self.table)
@@ -178,24 +183,36 @@ pub(super) struct Facts {
     pub(super) is_durable: bool,
 }
 
+/// What there is beside the table of leases.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    facts: Facts,
+    has_fence: bool,
+    has_waits: bool,
+}
+
 /// Makes sure that this is a server that grants leases, with tables for them; makes those that are missing.
 pub(super) async fn prepare(wire: &Wire, names: &Names) -> Result<Facts> {
     for attempt in 1.. {
-        if let Some((facts, has_waits)) = look(wire, names).await? {
-            // Where this user may not make it waiters ask again and again.
-            if !has_waits && attempt < ATTEMPTS {
-                let made = wire.run(&names.create_waits()).await;
-                if made.as_ref().err().is_none_or(fault::is_made_by_another) {
-                    continue;
+        let (kind, create) = match look(wire, names).await? {
+            Some(Found { facts, has_fence: true, has_waits }) => {
+                // Where this user may not make it waiters ask again and again.
+                if !has_waits && attempt < ATTEMPTS {
+                    let made = wire.run(&names.create_waits()).await;
+                    if made.as_ref().err().is_none_or(fault::is_made_by_another) {
+                        continue;
+                    }
                 }
+                return Ok(facts);
             }
-            return Ok(facts);
-        }
-        match wire.run(&names.create()).await {
+            Some(_) => ("sequence", names.create_fence()),
+            None => ("table", names.create()),
+        };
+        match wire.run(&create).await {
             Ok(()) => {}
             // Somebody else makes them right now; then they are there in the end.
             Err(error) if attempt < ATTEMPTS && fault::is_made_by_another(&error) => {}
-            Err(error) => return Err(missing(names, error)),
+            Err(error) => return Err(missing(names, kind, &create, error)),
         }
         if attempt > ATTEMPTS {
             break;
@@ -204,8 +221,8 @@ pub(super) async fn prepare(wire: &Wire, names: &Names) -> Result<Facts> {
     Err(Error::new(ErrorKind::Unavailable, "the tables for leases come and go"))
 }
 
-/// What is there, and whether the table of waiters is; `None` = there are no tables.
-async fn look(wire: &Wire, names: &Names) -> Result<Option<(Facts, bool)>> {
+/// What is there; `None` = there are no tables.
+async fn look(wire: &Wire, names: &Names) -> Result<Option<Found>> {
     let statement = names.fill_in(include_str!("sql/facts.sql"));
     let rows = wire.ask(&statement, &[text(&names.schema), (&names.table, Type::TEXT)]).await;
     let rows = rows.map_err(fault::of_look)?;
@@ -245,7 +262,7 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<(Facts, bool)>> {
         (Some(SHAPE), Some(VERSION)) => {
             let may_wait = row.try_get::<_, Option<bool>>(7).map_err(|_| fault::unexpected_look())?;
             let facts = Facts { may_wait: may_wait == Some(true), is_durable: get(8)? };
-            Ok(Some((facts, may_wait.is_some())))
+            Ok(Some(Found { facts, has_fence: get(10)?, has_waits: may_wait.is_some() }))
         }
         (Some(SHAPE), Some(other)) if other.starts_with("leasehold") => {
             Err(rejected(format!("table {table} is of another version: use a release that knows it, or another table")))
@@ -257,11 +274,12 @@ async fn look(wire: &Wire, names: &Names) -> Result<Option<(Facts, bool)>> {
     }
 }
 
-fn missing(names: &Names, error: tokio_postgres::Error) -> Error {
-    let table = names.channel();
-    let sql = names.create().split_whitespace().collect::<Vec<_>>().join(" ");
+fn missing(names: &Names, kind: &str, create: &str, error: tokio_postgres::Error) -> Error {
+    let ending = if kind == "table" { "" } else { "_fence" };
+    let name = format!("{}{ending}", names.channel());
+    let sql = create.split_whitespace().collect::<Vec<_>>().join(" ");
     if error.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE) {
-        return rejected(format!("there is no table {table}, and this user may not make it: run {sql}"));
+        return rejected(format!("there is no {kind} {name}, and this user may not make it: run {sql}"));
     }
     fault::of(error, fault::Effect::Change)
 }
@@ -292,6 +310,9 @@ mod tests {
     #[test]
     fn statements_are_whole() {
         let statements = format!("{:?}", Statements::on(&Names::default()));
-        assert!(!statements.replace("Statements {", "").replace(" }", "").contains(['{', '}']), "{statements}");
+        // What shows them has braces of its own, and an array without elements is written by two.
+        let own = ["Statements {", "Frequent {", " }", "'{}'"];
+        let left = own.iter().fold(statements, |statements, own| statements.replace(own, ""));
+        assert!(!left.contains(['{', '}']), "{left}");
     }
 }

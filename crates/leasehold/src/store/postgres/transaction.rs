@@ -62,8 +62,9 @@ pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Re
 ///
 /// The transaction is rolled back if `work` fails, panics, or is dropped with this future. Nothing stops `work` when the
 /// server ends the session: what it writes after that is refused, and what it wrote before is undone. The locks are those of
-/// [`lock_in_transaction`]; the level is `READ COMMITTED`. The wait is not cut short by the session's `lock_timeout` and `statement_timeout`, which hold for
-/// `work` as before.
+/// [`lock_in_transaction`]; the level is `READ COMMITTED`. The wait is not cut short by the session's `lock_timeout` and
+/// `statement_timeout`, which hold for `work` as before. The server ends the wait; where its answer does not come, only
+/// dropping the future or the connection's own limits do.
 ///
 /// ```no_run
 /// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -88,7 +89,8 @@ pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Re
 /// Those of `work`, and of this crate: [`ErrorKind::Unavailable`] if the server refused for now, and surely nothing was
 /// committed; [`ErrorKind::Indeterminate`] if the connection broke: where it did so while committing, the writes may have been
 /// committed; [`ErrorKind::NotHeld`] if `work` ended the transaction by a statement of its own, or went on after an error
-/// that the server does not forgive: nothing is committed then; [`ErrorKind::Rejected`] for what else the server refuses.
+/// that the server does not forgive: nothing more is committed then, and what `work` committed by a statement of its own
+/// stays; [`ErrorKind::Rejected`] for what else the server refuses.
 ///
 /// # Cancel safety
 ///
@@ -156,7 +158,8 @@ async fn take(transaction: &Transaction<'_>, key: &Key, wait: Wait, mark: &str) 
 /// it had succeeded.
 async fn commit(transaction: Transaction<'_>, mark: &str) -> Result<()> {
     let ended = || {
-        let message = "the transaction had ended or failed before the work did, and nothing is committed by it";
+        let message = "the transaction had ended or failed before the work did: nothing more is committed, and what the \
+            work committed by a statement of its own stays";
         Error::new(ErrorKind::NotHeld, message)
     };
     let check = format!("SELECT current_setting('leasehold.work', true) = '{mark}'");

@@ -17,7 +17,7 @@ use super::backend::Backend;
 use super::layout::Names;
 use super::link::Link;
 use super::survey;
-use super::while_connecting;
+use super::{while_connecting, wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Inspection, Listing, Page,
@@ -33,10 +33,7 @@ mod transaction;
 /// was changed.
 const LIMIT: usize = 16;
 
-/// What a lock that is tried for is never: no connection is kept for it.
-const PROBE: i64 = 0;
-
-/// What connecting may take for it.
+/// For how long a lock is asked for that is given back at once; it limits what each step of that may take.
 const TTL: Duration = Duration::from_secs(30);
 
 /// How long transactions may take to end when the store does.
@@ -105,8 +102,9 @@ impl PostgresTransactionStore {
             link.wire().await.map_err(while_connecting)?;
             let begin = begin(&link).await.map_err(while_connecting)?;
             let connections = Connections::to(link, begin, LIMIT);
-            // Whether there are transactions: the lock itself does not matter.
-            let (transaction, _) = Transaction::begin(&connections, PROBE, TTL).await.map_err(while_connecting)?;
+            // Whether there are transactions: the lock itself does not matter, and is nobody else's.
+            let lock = any_lock().map_err(while_connecting)?;
+            let (transaction, _) = Transaction::begin(&connections, lock, TTL).await.map_err(while_connecting)?;
             transaction.end().await.map_err(while_connecting)?;
             Ok(Self { connections, seats: Arc::default() })
         })
@@ -122,6 +120,13 @@ impl PostgresTransactionStore {
     async fn backend(&self, key: &Key) -> Result<Option<Backend>> {
         Backend::holding(&self.connections.link, id(key)).await
     }
+}
+
+/// The number of a lock that nobody takes.
+fn any_lock() -> Result<i64> {
+    let id = wire::new_id()?;
+    let digits = id.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    Ok(digits.unwrap_or_default().cast_signed())
 }
 
 /// What begins a transaction, but for its names. A server that can look whether those who wait are still there is told to.

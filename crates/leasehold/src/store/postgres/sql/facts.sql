@@ -17,4 +17,6 @@ SELECT
             AND has_schema_privilege(space.oid, 'USAGE')),
     current_setting('synchronous_commit') <> 'off' AND current_setting('fsync') = 'on',
     (SELECT min(relname) FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = relnamespace
-        WHERE nspname = $1 AND relname IN ($2, $2 || '_fence') AND relpersistence <> 'p')
+        WHERE nspname = $1 AND relname IN ($2, $2 || '_fence') AND relpersistence <> 'p'),
+    EXISTS (SELECT FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = relnamespace
+        WHERE nspname = $1 AND relname = $2 || '_fence')

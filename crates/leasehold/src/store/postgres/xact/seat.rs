@@ -123,7 +123,8 @@ impl Seat {
 
     /// A claim was given up before its answer.
     pub(super) fn give_up(&self, leaving: Leaving) {
-        if !matches!(*self.state.lock(), State::Over(_)) {
+        let state = self.state.lock();
+        if !matches!(*state, State::Over(_)) {
             *self.given_up.lock() = Some(leaving);
         }
     }
@@ -177,7 +178,7 @@ impl Seat {
         }
         let transaction = Arc::new(transaction);
         *self.state.lock() = State::Waiting;
-        let place = Place::of(self);
+        let place = Place::of(self, connections);
         tokio::spawn(Arc::clone(self).stand(Arc::clone(&transaction), ttl));
         self.until_in_line(&transaction).await?;
         let mut state = self.state.lock();
@@ -251,8 +252,12 @@ impl Seat {
     }
 
     /// Nobody waits for the place any more; a lock that somebody has seen stays.
-    fn leave(self: &Arc<Self>) {
-        if matches!(*self.state.lock(), State::Waiting | State::Granted(_)) {
+    fn leave(self: &Arc<Self>, leaving: Leaving) {
+        let state = self.state.lock();
+        if matches!(*state, State::Waiting | State::Granted(_)) {
+            // From here on: the task that gives it back may come to that late.
+            *self.given_up.lock() = Some(leaving);
+            drop(state);
             self.forget();
             self.dismissed.notify_one();
         }

@@ -95,7 +95,8 @@ impl Transaction {
     /// Whether the server's process has the lock, or waits for it; `None` = neither.
     pub(super) async fn standing(&self) -> Result<Option<bool>> {
         let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
-        let rows = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking).await?;
+        let standing = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking);
+        let rows = self.in_time(standing).await?;
         rows.first().map(|row| answer::get(row, 0, Effect::Look)).transpose()
     }
 
@@ -115,8 +116,16 @@ impl Transaction {
 
     /// Whether it is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<bool> {
-        let row = self.connection.wire.ask_plainly(&self.fill_in(CHECK)).await.map_err(fault::of_look)?;
-        Ok(verdict(row.as_ref()) == Some(true))
+        let check = self.fill_in(CHECK);
+        let checking = async {
+            match self.connection.wire.ask_plainly(&check).await {
+                Ok(row) => Ok(verdict(row.as_ref()) == Some(true)),
+                // Whatever the server refuses, it has rolled the transaction back: the lock is free.
+                Err(error) if error.as_db_error().is_some() => Ok(false),
+                Err(error) => Err(fault::of_look(error)),
+            }
+        };
+        self.in_time(checking).await
     }
 
     pub(super) fn has_ended(&self) -> bool {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::super::super::fault::{self, Effect};
+use super::super::connections::Connections;
 use super::super::transaction::{Transaction, pooled};
 use super::{Held, Seat, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -106,14 +107,20 @@ async fn is_broken(transaction: &Transaction, ttl: Duration) {
 /// A place in the server's line. Dropped before it fired, it leaves the line.
 pub(super) struct Place {
     seat: Arc<Seat>,
+    connections: Arc<Connections>,
     fires: BoxFuture,
     has_fired: bool,
 }
 
 impl Place {
-    pub(super) fn of(seat: &Arc<Seat>) -> Self {
+    pub(super) fn of(seat: &Arc<Seat>, connections: &Arc<Connections>) -> Self {
         let settled = Arc::clone(seat);
-        Self { seat: Arc::clone(seat), fires: Box::pin(async move { settled.until_settled().await }), has_fired: false }
+        Self {
+            seat: Arc::clone(seat),
+            connections: Arc::clone(connections),
+            fires: Box::pin(async move { settled.until_settled().await }),
+            has_fired: false,
+        }
     }
 }
 
@@ -131,7 +138,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // What it was granted after that is given back by its owner.
         if !self.has_fired {
-            self.seat.leave();
+            self.seat.leave(self.connections.leaving());
         }
     }
 }
