@@ -358,3 +358,16 @@ async fn a_lost_tick_that_finds_the_last_run_going_on_may_be_tried_again() {
     assert!(again().run(async |_| ()).await.unwrap().skipped().is_none());
     assert_eq!(*reason(&again().run(async |_| ()).await.unwrap()), SkipReason::OtherServer);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tick_whose_step_to_its_run_got_no_answer_is_told_as_lost() {
+    let fleet = Fleet::new();
+    let (one, two) = (fleet.server(report()), fleet.server(report()));
+    fleet.store.always(Operation::Transfer, Fault::lose_reply());
+    let error = one.run("report", tick(27), async |_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate);
+    fleet.store.heal();
+    tokio::time::sleep(2 * TTL).await;
+    let lost = two.look("report").await.unwrap();
+    assert!(lost.len() == 1 && lost[0].tick == tick(27), "{lost:?}");
+}

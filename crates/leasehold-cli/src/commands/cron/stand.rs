@@ -5,32 +5,30 @@
 
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::config::Config;
-use leasehold::schedule::{Due, LostTick, Scheduler, Tick, Ticks, WallClock};
+use leasehold::schedule::{Due, Scheduler, Tick, Ticks, WallClock};
 use leasehold::{Close, LockManager};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use self::looks::Look;
 use super::plan::Plan;
-use crate::child;
-use crate::cli::{Global, LogFormat, LostTicks, Overlap, Reach};
+use crate::cli::Global;
 use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
 use crate::signals::{Signals, asks_to_end};
 
+mod looks;
+mod start;
+
 /// How often ticks that were lost are looked for while none is due: claims of tasks that are rarely due do not stand until
 /// the next one.
 const LOOK: Duration = Duration::from_secs(30);
-
-/// How long a tick waits for that look before it is started without; what the look finds later is told to the next. While the
-/// store is so slow the others do not wait at all.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts every run at its time, until this is told to end; then passes that on, and waits for those that run.
 pub(super) async fn stand(global: &Global, plans: Vec<Plan>) -> Result<u8, Failure> {
@@ -88,9 +86,6 @@ struct Turn {
     again: bool,
 }
 
-/// A look for lost ticks, and how long it took.
-type Look = JoinHandle<(Vec<LostTick>, Duration)>;
-
 struct Fleet<'a> {
     global: &'a Global,
     plans: Vec<Plan>,
@@ -114,7 +109,8 @@ impl Fleet<'_> {
         let wall = WallClock::system();
         let mut clocks: Vec<_> =
             self.plans.iter().map(|plan| Ticks::new(plan.timetable.clone(), wall.clone())).collect();
-        let mut idle = interval_at(Instant::now() + LOOK, LOOK);
+        let mut idle = interval(LOOK);
+        idle.reset();
         idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = tokio::select! {
@@ -156,135 +152,6 @@ impl Fleet<'_> {
         if self.asked.is_none() {
             self.start(index, due.tick, false, self.lost[index].clone());
         }
-    }
-
-    async fn look_at_all(&mut self, signals: &mut Signals) {
-        for index in 0..self.plans.len() {
-            if self.asked.is_none() {
-                self.look(index, signals).await;
-            }
-        }
-        self.reap();
-    }
-
-    /// Looks for ticks that were lost.
-    async fn look(&mut self, index: usize, signals: &mut Signals) {
-        let mut look = self.looks[index].take().unwrap_or_else(|| self.begin_look(index));
-        let limit = sleep(if self.is_slow { Duration::ZERO } else { LOOK_LIMIT });
-        tokio::pin!(limit);
-        let looked = loop {
-            tokio::select! {
-                biased;
-                looked = &mut look => break Some(looked),
-                signal = signals.next() => self.hear(signal),
-                () = &mut limit => {
-                    self.is_slow = true;
-                    break None;
-                }
-            }
-            if self.asked.is_some() {
-                break None;
-            }
-        };
-        match looked {
-            None => self.looks[index] = Some(look),
-            Some(looked) => {
-                let (lost, took) = looked.unwrap_or_default();
-                self.is_slow = took > LOOK_LIMIT;
-                self.learn(index, lost);
-            }
-        }
-    }
-
-    fn begin_look(&self, index: usize) -> Look {
-        let (scheduler, name) = (self.scheduler.clone(), self.plans[index].name.clone());
-        tokio::spawn(async move {
-            let began = Instant::now();
-            let lost = scheduler.look(&name).await.unwrap_or_default();
-            (lost, began.elapsed())
-        })
-    }
-
-    /// Tells of ticks that were lost, and runs them again if that is asked for.
-    fn learn(&mut self, index: usize, lost: Vec<LostTick>) {
-        let plan = &self.plans[index];
-        for lost in &lost {
-            output::tell(&format!("warning: \"{}\": {}", plan.name, output::clean(&lost.to_string())));
-        }
-        let ticks = lost.into_iter().map(|lost| lost.tick);
-        match plan.arguments.lost {
-            LostTicks::Report => self.lost[index].extend(ticks),
-            LostTicks::Run => self.again[index].extend(ticks),
-        }
-        self.catch_up(index);
-    }
-
-    /// Runs what was lost again; what finds the last run still going on is tried at the next tick, or look.
-    fn catch_up(&mut self, index: usize) {
-        for tick in std::mem::take(&mut self.again[index]) {
-            self.start(index, tick, true, Vec::new());
-        }
-    }
-
-    fn start(&mut self, index: usize, tick: Tick, again: bool, lost: Vec<Tick>) {
-        let plan = &self.plans[index];
-        let mut command = child::helper("cron");
-        command.args(self.globals()).arg(&plan.name);
-        let own = &plan.arguments;
-        command.args(["--tick", &tick.to_string(), "--parent", &std::process::id().to_string()]);
-        command.args(["--tz", &own.tz, "--claim", &own.claim]);
-        command.args(own.schedule.iter().flat_map(|expression| ["--schedule", expression]));
-        command.args(if own.overlap == Overlap::Allow { ["--overlap", "allow"] } else { ["--overlap", "forbid"] });
-        command.args(again.then_some("--again"));
-        let running = &own.running;
-        for (option, value) in
-            [("--ttl", &running.ttl), ("--kill-after", &running.kill_after), ("--max-runtime", &own.max_runtime)]
-        {
-            command.args(value.iter().map(|value| format!("{option}={value}")));
-        }
-        command.args(running.label.iter().map(|label| format!("--label={label}")));
-        command.args(running.no_holder_info.then_some("--no-holder-info"));
-        command.args(running.require_fencing.then_some("--require-fencing"));
-        command.args(running.require_scope.map(|scope| match scope {
-            Reach::Host => "--require-scope=host",
-            Reach::Network => "--require-scope=network",
-        }));
-        match &running.script {
-            Some(script) => command.arg("-c").arg(script),
-            None => command.arg("--").args(&running.command),
-        };
-        command.envs(plan.environment.iter().map(|(name, value)| (name, value)));
-        // Not the terminal, which several could not share.
-        command.stdin(Stdio::null()).env_remove("LEASEHOLD_LOST_TICKS");
-        if !lost.is_empty() {
-            let told: Vec<_> = lost.iter().map(ToString::to_string).collect();
-            command.env("LEASEHOLD_LOST_TICKS", told.join(" "));
-        }
-        match command.spawn() {
-            Ok(child) => self.running.push(Turn { child, index, tick, lost, again }),
-            Err(error) => {
-                output::tell(&format!("warning: \"{}\" at {tick} cannot be started here: {error}", plan.name));
-                if again {
-                    self.again[index].push(tick);
-                }
-            }
-        }
-    }
-
-    /// What was said for every command is said again.
-    fn globals(&self) -> Vec<std::ffi::OsString> {
-        let Global { store, namespace, config, quiet, verbose, log_format } = self.global;
-        let mut options = Vec::new();
-        let mut option = |name: &str, value: &std::ffi::OsStr| options.extend([name.into(), value.to_owned()]);
-        store.iter().for_each(|store| option("--store", store.as_ref()));
-        namespace.iter().for_each(|namespace| option("--namespace", namespace.as_ref()));
-        config.iter().for_each(|config| option("--config", config.as_ref()));
-        if *log_format == LogFormat::Json {
-            option("--log-format", "json".as_ref());
-        }
-        options.extend(quiet.then(|| "--quiet".into()));
-        options.extend(verbose.then(|| "--verbose".into()));
-        options
     }
 
     /// Takes note of those that have ended. What kept them from running they have said themselves.
