@@ -1,6 +1,7 @@
 //! The subcommands, one per file, and what they share: a runtime and the way out.
 
 use std::future::Future;
+use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use leasehold::config::Config;
@@ -67,8 +68,8 @@ fn perform(cli: &Cli) -> Result<u8, Failure> {
         }
         Command::Elect(arguments) => block_on(elect::elect(&cli.global, arguments)),
         Command::Cron(arguments) => block_on(cron::cron(&cli.global, arguments)),
-        Command::Acquire(arguments) => block_on(acquire::acquire(&cli.global, arguments)),
-        Command::Hold(arguments) => block_on(acquire::acquire(&cli.global, &arguments.as_acquire())),
+        Command::Acquire(arguments) => acquire::acquire(&cli.global, arguments),
+        Command::Hold(arguments) => acquire::acquire(&cli.global, &arguments.as_acquire()),
         Command::Release(arguments) => block_on(release::release(&settings()?, arguments)),
         Command::Extend(arguments) => block_on(extend::extend(&cli.global, arguments)),
         Command::Wait(arguments) => block_on(wait::wait(&cli.global, arguments)),
@@ -92,7 +93,9 @@ fn block_on(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failu
         .enable_all()
         .build()
         .map_err(|error| Failure::new(exit::OS, format!("cannot start the runtime: {error}")))?;
-    let outcome = runtime.block_on(work);
+    // The panic itself has been told by then.
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(work)))
+        .unwrap_or_else(|_| Err(Failure::new(exit::BUG, "stopped by a fault of this program: please report it")));
     // What still runs in the background has been waited for, or must not hold up the exit.
     runtime.shutdown_background();
     outcome

@@ -10,7 +10,7 @@ use leasehold::store::Scope;
 use leasehold::store::sqlite::SqliteStore;
 use leasehold::{ErrorKind, Key, LockManager, LockManagerBuilder, MAX_TTL, MIN_TTL, Wait};
 
-use crate::cli::Global;
+use crate::cli::{Global, Reach};
 use crate::exit::{self, Failure};
 use crate::output;
 
@@ -144,6 +144,16 @@ impl Settings {
                 Ok(manager)
             }
             _ => Ok(manager),
+        }
+    }
+
+    /// Says how far the store reaches if nobody has named it, nor asked for a reach; `elsewhere` is what that means.
+    pub(crate) fn warn_of_this_host(&self, asked: Option<Reach>, elsewhere: &str) {
+        if self.store_source == Source::Default && asked.is_none() && !self.quiet {
+            output::tell(&format!(
+                "warning: this store reaches as far as this host: {elsewhere}; between servers name a store that they \
+                 share (-s redis://host), on a single one say --require-scope host"
+            ));
         }
     }
 

@@ -65,6 +65,11 @@ pub(crate) fn of_error(error: &Error, local_file: bool) -> u8 {
     }
 }
 
+/// Whether a `run` that ends with this has not executed its command, unless the command ended with it.
+pub(crate) fn is_not_begun(code: u8) -> bool {
+    [DATA, UNAVAILABLE, BUG, OS, CANT_CREATE, BUSY, REFUSED, CONFIG].contains(&code)
+}
+
 /// The code of a command that could not be started, as shells give it.
 pub(crate) fn of_spawn_error(error: &io::Error) -> u8 {
     match error.kind() {

@@ -20,13 +20,24 @@ mod table;
 
 /// Prints an answer to stdout. A reader that has gone away (`leasehold list | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(exit::IO, format!("cannot write to stdout: {error}")))
-        }
+    match write(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(&error)),
         _ => Ok(()),
     }
+}
+
+/// Prints an answer to stdout that somebody has to get.
+pub(crate) fn deliver(text: &str) -> Result<(), Failure> {
+    write(text).map_err(|error| unwritten(&error))
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+}
+
+fn unwritten(error: &io::Error) -> Failure {
+    Failure::new(exit::IO, format!("cannot write to stdout: {error}"))
 }
 
 /// Whether messages are objects for programs.

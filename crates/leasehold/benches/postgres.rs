@@ -1,4 +1,4 @@
-//! Cycles per second against hand-written loops, and hand-over, on a server that is named.
+//! Cycles per second against hand-written loops, and hand-over, on a server that is named and lets in 200 connections.
 //!
 //! `LEASEHOLD_BENCH_URL=postgres://.. cargo bench -p leasehold --features postgres --bench postgres`
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore};
+use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::{LockManager, Renew};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
@@ -33,23 +33,28 @@ async fn main() {
         "cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to the hand-written one before"
     );
     for tasks in [1, 16, 64] {
-        let mut rates: [Vec<f64>; 4] = Default::default();
+        let mut rates: [Vec<f64>; 6] = Default::default();
         for _ in 0..ROUNDS {
             rates[0].push(advisory(&url, tasks).await);
             rates[1].push(raw(&url, tasks).await);
             rates[2].push(engine(LockManager::new(PostgresStore::connect(&url).await.unwrap()), tasks).await);
             rates[3].push(engine(LockManager::new(PostgresAdvisoryStore::connect(&url).await.unwrap()), tasks).await);
+            rates[4].push(transactions(&url, tasks).await);
+            let transactions = PostgresTransactionStore::connect(&url).await.unwrap().limited_to(tasks);
+            rates[5].push(engine(LockManager::new(transactions), tasks).await);
         }
         let rates = rates.map(median);
-        let [try_lock, raw, table, advisory] = rates;
+        let [try_lock, raw, table, advisory, transactions, xact] = rates;
         println!(
-            "{tasks:3} tasks: hand-written {raw:.0}, table {table:.0} ({:.2}); try-lock {try_lock:.0}, advisory {advisory:.0} ({:.2})",
+            "{tasks:3} tasks: hand-written {raw:.0}, table {table:.0} ({:.2}); try-lock {try_lock:.0}, advisory {advisory:.0} ({:.2}); \
+             transactions {transactions:.0}, xact {xact:.0} ({:.2})",
             table / raw,
-            advisory / try_lock
+            advisory / try_lock,
+            xact / transactions
         );
     }
     for (how, managers) in [("one process", 1), ("8 managers", 8)] {
-        for mode in ["table", "advisory"] {
+        for mode in ["table", "advisory", "xact"] {
             let gaps = hand_over(&url, mode, managers).await;
             let (median, late) = (gaps[gaps.len() / 2], gaps[gaps.len() * 99 / 100]);
             println!("{mode}, 8 waiters, {how}: gap median {median:.3} ms, p99 {late:.3} ms");
@@ -114,6 +119,25 @@ async fn raw(url: &str, tasks: usize) -> f64 {
             let (key, token) = (format!("raw:{task}"), format!("{:032x}", fastrand::u128(..)));
             client.query_one(&acquire, &[&key, &token]).await.unwrap();
             assert_eq!(client.execute(&release, &[&key, &token]).await.unwrap(), 1);
+        }
+    })
+    .await
+}
+
+/// A transaction for each lock, on a connection for each task.
+async fn transactions(url: &str, tasks: usize) -> f64 {
+    let mut clients = Vec::new();
+    for _ in 0..tasks {
+        let client = client(url).await;
+        let lock = client.prepare("SELECT pg_try_advisory_xact_lock($1)").await.unwrap();
+        clients.push((client, lock));
+    }
+    turn(tasks, move |task| {
+        let (client, lock) = clients[task].clone();
+        async move {
+            client.batch_execute("BEGIN").await.unwrap();
+            assert!(client.query_one(&lock, &[&(task as i64)]).await.unwrap().get::<_, bool>(0));
+            client.batch_execute("COMMIT").await.unwrap();
         }
     })
     .await

@@ -4,6 +4,8 @@
 //!
 //! `cargo run -p leasehold --features schedule --example cron`
 
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,7 +39,8 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn replica(number: usize, locks: LockManager, log: Log) -> leasehold::Result<()> {
-    // In real life: Timetable::cron("30 2 * * *", "Europe/Berlin")?
+    // In real life: Timetable::cron("30 2 * * *", "Europe/Berlin")?, and `Scheduler::look` every hour or so, since claims
+    // stand for a day at most.
     let timetable = Timetable::every(Duration::from_millis(100))?;
     let task = Task::new("report").timetable(timetable.clone()).on_one_server();
     let scheduler = Scheduler::builder(&locks).task(task.without_overlapping(Duration::from_secs(60))).build()?;

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p leasehold --example fenced_write`
 
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
 use std::time::Duration;
 
 use leasehold::store::memory::MemoryStore;

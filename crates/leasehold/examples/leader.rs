@@ -3,6 +3,8 @@
 //!
 //! `cargo run -p leasehold --example leader`
 
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
 use std::time::Duration;
 
 use leasehold::election::Candidate;

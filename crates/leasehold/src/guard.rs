@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime};
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::engine::log;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
-use crate::lease::Lease;
+use crate::lease::{Lease, Use};
 use crate::observe::{Dropped, Event, outcome};
 use crate::release::{Ended, end_by_holder, release, target};
 use crate::store::{Claim, Tie};
@@ -228,8 +229,9 @@ impl LockGuard {
         if engine.is_forked() {
             return Err(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process"));
         }
+        let operation = if tie.is_some() { Use::Tie } else { Use::Extend };
         let reserved = tokio::select! {
-            reserved = lease.reserve() => reserved,
+            reserved = lease.reserve(operation) => reserved,
             reason = lease.until_lost() => return Err(lease.not_held(reason)),
         };
         // It may have been lost while an earlier operation was under way.
@@ -237,7 +239,7 @@ impl LockGuard {
         let ttl = ttl.unwrap_or_else(|| lease.ttl());
         let mut claim = Claim::new(&lease.key, &lease.owner, ttl);
         claim.tie = tie;
-        // No renewal is sent meanwhile, so there has to be time for another attempt before the deadline.
+        // No renewal is sent meanwhile but a late one, so there has to be time for another attempt before the deadline.
         let limit = engine.limit(ttl).min(lease.limit()).min(lease.remaining() / 3);
         let (sent, grant) = tokio::select! {
             biased;
@@ -273,7 +275,7 @@ impl Drop for LockGuard {
             return;
         }
         let release_sent = target(lease).undo_in_background(late_requests(lease.unsettled, true));
-        tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release");
+        log(|| tracing::debug!(key = lease.key.name(), release_sent, "guard dropped without release"));
         let teller = &lease.engine.teller;
         teller.note(|store| Event::Dropped(Dropped { store, key: lease.key.clone(), release_sent }));
         teller.tell();

@@ -45,7 +45,8 @@ pub(crate) struct Lease {
     loss: Option<Loss>,
     reason: AtomicU8,
     ended: Notify,
-    busy: AtomicBool,
+    /// The operations in flight, as bits of [`Use`].
+    busy: AtomicU8,
     idle: Notify,
 }
 
@@ -100,7 +101,7 @@ impl Lease {
             hold_until: terms.hold_until(sent),
             reason: AtomicU8::new(0),
             ended: Notify::new(),
-            busy: AtomicBool::new(false),
+            busy: AtomicU8::new(0),
             idle: Notify::new(),
             engine,
             key,
@@ -230,18 +231,29 @@ impl Lease {
     }
 
     /// Reserves the one store operation that may be in flight for a lease; `None` = one is.
-    pub(crate) fn try_reserve(self: &Arc<Self>) -> Option<Reserved> {
-        let free = self.busy.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        free.then(|| Reserved(Arc::clone(self)))
+    pub(crate) fn try_reserve(self: &Arc<Self>, operation: Use) -> Option<Reserved> {
+        self.reserve_beside(0, operation)
+    }
+
+    /// Reserves a renewal beside an extend that nobody may be polling. Neither can harm the other: an extend never
+    /// shortens, and only what was confirmed moves the deadline. The next operation waits for both.
+    pub(crate) fn reserve_beside_extend(self: &Arc<Self>) -> Option<Reserved> {
+        self.reserve_beside(Use::Extend as u8, Use::Renewal)
+    }
+
+    fn reserve_beside(self: &Arc<Self>, others: u8, operation: Use) -> Option<Reserved> {
+        let both = others | operation as u8;
+        let free = self.busy.compare_exchange(others, both, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        free.then(|| Reserved { lease: Arc::clone(self), operation })
     }
 
     /// Waits for the operation in flight, which its limit bounds, and reserves the next.
-    pub(crate) async fn reserve(self: &Arc<Self>) -> Reserved {
+    pub(crate) async fn reserve(self: &Arc<Self>, operation: Use) -> Reserved {
         loop {
             let idle = self.idle.notified();
             tokio::pin!(idle);
             idle.as_mut().enable();
-            if let Some(reserved) = self.try_reserve() {
+            if let Some(reserved) = self.try_reserve(operation) {
                 return reserved;
             }
             idle.await;
@@ -283,19 +295,33 @@ impl Lease {
     }
 }
 
-/// The one store operation in flight for a lease.
+/// What a store operation is for.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(crate) enum Use {
+    Renewal = 1,
+    /// By the caller; changes nothing but the end of the lease.
+    Extend = 2,
+    /// Changes to whom the lease is tied: a renewal must not overtake it, or come after it.
+    Tie = 4,
+}
+
+/// The store operation in flight for a lease: the only one, but for a renewal beside an extend.
 #[derive(Debug)]
-pub(crate) struct Reserved(Arc<Lease>);
+pub(crate) struct Reserved {
+    lease: Arc<Lease>,
+    operation: Use,
+}
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Release);
-        self.0.idle.notify_waiters();
+        self.lease.busy.fetch_and(!(self.operation as u8), Ordering::AcqRel);
+        self.lease.idle.notify_waiters();
     }
 }
 
 /// Until when a lease may be assumed: counted from before the request was sent, never from the reply.
-fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
+pub(crate) fn deadline(engine: &Engine, sent: Moment, ttl: Duration, validity: Duration) -> Moment {
     sent + ttl.min(validity) - engine.settings.margin.of(ttl)
 }
 

@@ -40,6 +40,8 @@ pub struct OwnRuntime(Arc<Thread>);
 #[derive(Debug)]
 struct Thread {
     handle: Handle,
+    /// The process that has the thread.
+    pid: u32,
     /// Dropped, it ends the thread.
     _goes_on: oneshot::Sender<()>,
 }
@@ -66,7 +68,7 @@ impl OwnRuntime {
                 runtime.shutdown_background();
             })
             .map_err(failed)?;
-        Ok(Self(Arc::new(Thread { handle, _goes_on: goes_on })))
+        Ok(Self(Arc::new(Thread { handle, pid: std::process::id(), _goes_on: goes_on })))
     }
 
     /// Carries `work` out on the thread, such as opening a store whose connections are to live there.
@@ -79,6 +81,10 @@ impl OwnRuntime {
     ///
     /// If dropped, the work is dropped, too, on the thread and soon after.
     pub async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        // Nobody would ever answer there.
+        if self.0.pid != std::process::id() {
+            return Err(Error::new(ErrorKind::Closed, "the thread of the leases belongs to the parent process"));
+        }
         if self.is_here() {
             return Ok(work.await);
         }
@@ -114,5 +120,17 @@ impl<T> Future for Errand<T> {
 impl<T> Drop for Errand<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn in_a_forked_child_it_refuses_at_once() {
+        let mut runtime = OwnRuntime::start().unwrap();
+        Arc::get_mut(&mut runtime.0).unwrap().pid += 1;
+        assert_eq!(runtime.run(async {}).await.unwrap_err().kind(), ErrorKind::Closed);
     }
 }

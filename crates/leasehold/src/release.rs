@@ -46,16 +46,19 @@ pub(crate) async fn release(lease: &Arc<Lease>) -> Result<()> {
     if engine.is_forked() {
         return Err(in_context(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process")));
     }
+    // Before anything is ended: a subscriber that panics here leaves the release to the guard.
+    let span = span(lease);
     // Closing waits until the request is answered or repeated in the background; taken before the lease leaves the
     // registry, where closing looks for it.
     let ticket = engine.background.ticket();
     let ended = end_by_holder(lease);
-    let span = span(lease);
+    // Made before the span is entered, where a subscriber may panic.
+    let send = |lost| send_release(lease, lost, undo(lease)).instrument(span.clone());
     let released = match ended {
         Ended::Nothing => Err(lease.not_held(lease.known_lost().unwrap_or(LostReason::Released))),
         // Moved once only, for it is large.
-        Ended::InTime => pin!(send_release(lease, None)).instrument(span.clone()).await,
-        Ended::Late(reason) => pin!(send_release(lease, Some(reason))).instrument(span.clone()).await,
+        Ended::InTime => pin!(send(None)).await,
+        Ended::Late(reason) => pin!(send(Some(reason))).await,
     };
     let held = engine.clock.now().since(lease.acquired);
     let failed = released.as_ref().err().map(Error::kind);
@@ -96,11 +99,15 @@ fn tell_failure(lease: &Lease, error: &Error) {
     }
 }
 
-async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>) -> Result<()> {
-    let engine = &lease.engine;
+fn undo(lease: &Arc<Lease>) -> Undo {
     let mut undo = Undo::new(target(lease));
     undo.stands = true;
     undo.unsettled = lease.unsettled;
+    undo
+}
+
+async fn send_release(lease: &Arc<Lease>, lost: Option<LostReason>, mut undo: Undo) -> Result<()> {
+    let engine = &lease.engine;
     let mut sends_unanswered = 0;
     let (_, found) = engine
         .settle(Operation::Release, &lease.key, lease.limit(), &mut sends_unanswered, || {

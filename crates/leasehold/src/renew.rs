@@ -18,7 +18,7 @@ use tracing::field::Empty;
 use crate::clock::Moment;
 use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
-use crate::lease::{Lease, Reserved, SUSPEND_CHECK};
+use crate::lease::{Lease, Reserved, SUSPEND_CHECK, Use};
 use crate::observe::{Event, RenewalFailed, Renewed, outcome};
 use crate::store::{Claim, Grant};
 
@@ -130,7 +130,7 @@ impl Renewals {
             // Asked without the lock, since a loss is logged, which is foreign code. The lease stays in the registry
             // meanwhile, where closing finds it.
             let interval = if lease.lost().is_some() { None } else { lease.renewal_interval() };
-            let reserved = interval.and_then(|_| lease.try_reserve());
+            let reserved = interval.and_then(|_| reserve(&lease, now));
             let look_at = match (interval, &reserved) {
                 (None, _) => lease.valid_until(),
                 // The caller's own operation is in flight.
@@ -166,6 +166,13 @@ impl State {
         let due = Moment::from_nanos(lease.due.swap(0, Ordering::AcqRel));
         self.leases.remove(&(due, lease.number.load(Ordering::Acquire)))
     }
+}
+
+/// A caller may have let an extend begin and not polled it since. Its limit then never comes, so near the end the lease
+/// is renewed all the same.
+fn reserve(lease: &Arc<Lease>, now: Moment) -> Option<Reserved> {
+    let near_end = || lease.valid_until().since(now) < lease.ttl() / 4;
+    lease.try_reserve(Use::Renewal).or_else(|| near_end().then(|| lease.reserve_beside_extend()).flatten())
 }
 
 /// When to look at a lease whose last confirmed request was sent at `sent`.

@@ -5,7 +5,7 @@
 //! use std::time::Duration;
 //!
 //! use leasehold::LockManager;
-//! use leasehold::schedule::{Scheduler, Task, Ticks, Timetable, WallClock};
+//! use leasehold::schedule::{Run, Scheduler, Task, Ticks, Timetable, WallClock};
 //! # use leasehold::store::memory::MemoryStore;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -20,12 +20,24 @@
 //! let scheduler = scheduler.build()?;
 //!
 //! let mut ticks = Ticks::new(nightly, WallClock::system());
-//! while let Some(due) = ticks.next().await {
-//!     let outcome = scheduler.run("report", due.tick, async |run| println!("run of {:?}", run.tick())).await?;
-//!     if let Some(skipped) = outcome.skipped() {
-//!         println!("{skipped}");
+//! let mut hourly = tokio::time::interval(60 * minute);
+//! loop {
+//!     tokio::select! {
+//!         due = ticks.next() => {
+//!             let Some(due) = due else { break };
+//!             let work = async |run: Run| println!("run of {:?}, told of {:?}", run.tick(), run.lost());
+//!             if let Some(skipped) = scheduler.run("report", due.tick, work).await?.skipped() {
+//!                 println!("{skipped}");
+//!             }
+//! #           break;
+//!         }
+//!         // The claim on a tick whose server crashed may have ended before the next night.
+//!         _ = hourly.tick() => {
+//!             for lost in scheduler.look("report").await? {
+//!                 println!("{lost}");
+//!             }
+//!         }
 //!     }
-//! #   break;
 //! }
 //! # Ok(())
 //! # }

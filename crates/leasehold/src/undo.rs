@@ -97,7 +97,8 @@ impl Target {
             let teller = Arc::clone(&self.engine.teller);
             self.undo(late).await;
             drop(ticket);
-            teller.tell();
+            // This may be the thread that renews every lease.
+            teller.tell_apart();
         })
     }
 

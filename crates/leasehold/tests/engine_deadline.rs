@@ -293,6 +293,7 @@ async fn every_end_has_its_reason() {
     assert_eq!(guard.lost().await, LostReason::Closed);
     assert_eq!(guard.release().await.unwrap_err().lost_reason(), Some(LostReason::Closed));
     assert!(rig.is_free("closed").await);
+    until_nothing_is_left(&manager).await;
     // Ends that the holder chose are no losses.
     let lost: Vec<_> = rig.seen.notes().into_iter().filter(|note| matches!(note, Note::Lost(..))).collect();
     assert_eq!(

@@ -10,6 +10,7 @@ mod support {
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::store::noop::NoopStore;
 use leasehold::testkit::Fault;
@@ -193,4 +194,68 @@ async fn spans_say_how_it_went() {
     });
     assert!(panics.await.unwrap_err().is_panic());
     is(&logs.spans("lock.with")[1], &[("outcome", "panicked")]);
+}
+
+/// Panics once, at a span of a release or at the line about a dropped guard.
+#[derive(Clone)]
+struct Panics(&'static str, Arc<AtomicBool>);
+
+impl Panics {
+    fn at(&self, point: &str) {
+        assert!(self.0 != point || self.1.swap(true, Ordering::Relaxed), "the subscriber panics");
+    }
+}
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("leasehold")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        if span.metadata().name() == "lock.release" {
+            self.at("new span");
+            return Id::from_u64(2);
+        }
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::new();
+        event.record(&mut Visitor(&mut fields));
+        if fields["message"] == "guard dropped without release" {
+            self.at("event");
+        }
+    }
+
+    fn enter(&self, id: &Id) {
+        if id.into_u64() == 2 {
+            self.at("enter");
+        }
+    }
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_loses_no_release() {
+    for point in ["new span", "enter", "event"] {
+        let panicked = Arc::<AtomicBool>::default();
+        let _listens = tracing::subscriber::set_default(Panics(point, Arc::clone(&panicked)));
+        let rig = Rig::new();
+        let manager = rig.manager();
+        let guard = manager.lock("k").try_acquire().await.unwrap().unwrap();
+        if point == "event" {
+            drop(guard);
+        } else {
+            assert!(tokio::spawn(guard.release()).await.unwrap_err().is_panic());
+        }
+        assert!(panicked.load(Ordering::Relaxed), "{point}");
+        sleep(secs(2)).await;
+        assert!(rig.is_free("k").await, "{point}");
+        until_nothing_is_left(&manager).await;
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use leasehold::observe::{Event, Observer};
 use leasehold::store::Store;
 use leasehold::store::memory::MemoryStore;
 use leasehold::testkit::{Fault, FaultStore, Residue};
@@ -100,6 +101,37 @@ fn work_that_blocks_its_only_thread_keeps_its_lease_or_is_told() {
         locks.with_lock("job", blocking).await.unwrap()
     });
     assert_eq!(ran.release.unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+/// Blocks for three ttls when a release was answered.
+#[derive(Debug)]
+struct Blocks(std::sync::mpsc::SyncSender<()>);
+
+impl Observer for Blocks {
+    fn observe(&self, event: &Event) {
+        if matches!(event, Event::StoreCall(call) if call.operation == Operation::Release) {
+            self.0.send(()).unwrap();
+            thread::sleep(3 * TTL);
+        }
+    }
+}
+
+#[test]
+fn an_observer_that_blocks_on_the_release_of_a_dropped_guard_costs_no_other_lease() {
+    let (begins, blocked) = std::sync::mpsc::sync_channel(1);
+    let store = FaultStore::new(MemoryStore::new());
+    // So that whoever drops the guard has long told what it had to tell.
+    store.once(Operation::Release, Fault::delay(TTL / 6));
+    let builder = LockManager::builder(store).ttl(TTL).own_runtime(OwnRuntime::start().unwrap());
+    let locks = builder.observer(Blocks(begins)).build().unwrap();
+    let runtime = current_thread();
+    let (dropped, held) = runtime.block_on(async {
+        (locks.lock("dropped").acquire().await.unwrap(), locks.lock("held").acquire().await.unwrap())
+    });
+    drop(dropped);
+    blocked.recv_timeout(SOON).unwrap();
+    thread::sleep(5 * TTL / 2);
+    held.check().unwrap();
 }
 
 #[test]

@@ -359,6 +359,57 @@ impl Observer for Shared {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_extend_that_nobody_polls_costs_no_lease() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::delay(secs(1)));
+    let mut extend = Box::pin(guard.extend(secs(6)));
+    assert!(extend.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    rig.store.clear_log();
+    sleep(secs(21)).await;
+    assert_eq!(rig.calls(Operation::Extend), 0, "there was time yet");
+    sleep(secs(180)).await;
+    guard.check().unwrap();
+    extend.await.ok();
+    guard.check().unwrap();
+    // What follows waits for both.
+    guard.hand_over().await.unwrap();
+    rig.store.clear_log();
+    sleep(secs(20)).await;
+    assert_eq!(rig.calls(Operation::Extend), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_waits_for_a_renewal_that_went_beside_an_extend() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::hang());
+    let mut extend = Box::pin(guard.extend(TTL));
+    assert!(extend.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    rig.store.clear_log();
+    rig.store.once(Operation::Extend, Fault::delay(secs(1)));
+    while rig.calls(Operation::Extend) == 0 {
+        sleep(ms(10)).await;
+    }
+    drop(extend);
+    let before = rig.now();
+    guard.hand_over().await.unwrap();
+    assert!(rig.now() - before > ms(900), "it did not wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_overtakes_a_hand_over_that_nobody_polls() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::hang());
+    let mut hand_over = Box::pin(guard.hand_over());
+    assert!(hand_over.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    sleep(secs(60)).await;
+    assert_eq!(rig.calls(Operation::Extend), 1);
+    assert_eq!(reason(&guard), Some(LostReason::Expired));
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_finds_a_lease_that_is_just_looked_at() {
     let rig = Rig::new();
     let closes = Arc::new(ClosesOnLoss::default());

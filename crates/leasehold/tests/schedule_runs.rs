@@ -146,6 +146,37 @@ async fn a_tick_that_is_too_old_is_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tick_that_has_become_too_old_when_it_is_granted_is_skipped() {
+    let fleet = Fleet::new();
+    let now = Arc::new(Mutex::new(tick(30).time()));
+    let shown = Arc::clone(&now);
+    let wall = WallClock::from_fn(move || *shown.lock());
+    let task = report().claim_for(20 * MINUTE);
+    let builder = Scheduler::builder(&fleet.manager()).wall_clock(wall).task(task).allow_unshared();
+    let server = builder.build().unwrap();
+    fleet.store.once(Operation::Acquire, Fault::delay(Duration::from_secs(1)));
+    let slow = tokio::spawn(async move { run(&server, 30).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    *now.lock() += 11 * MINUTE;
+    assert_eq!(*reason(&slow.await.unwrap()), SkipReason::TooLate(11 * MINUTE));
+    let claim = fleet.manager().holder("report@2026-11-30T02:30:00Z").await.unwrap().unwrap();
+    assert_eq!(claim.info.reason.as_deref(), Some("tick skipped"));
+    assert_eq!(fleet.told(), ["report too_late"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_tick_is_told_also_if_the_answer_that_says_so_is_lost() {
+    let fleet = Fleet::new();
+    let (one, two) = (fleet.server(report()), fleet.server(report()));
+    let crash = tokio::spawn(async move { one.run("report", tick(27), async |_| panic!("boom")).await.map(drop) });
+    assert!(crash.await.unwrap_err().is_panic());
+    // Nor is there an answer to what would take it back.
+    fleet.store.always(Operation::Transfer, Fault::lose_reply());
+    let lost = two.look("report").await.unwrap();
+    assert!(lost.len() == 1 && lost[0].tick == tick(27), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tick_whose_server_crashed_is_told_to_the_next_run_and_to_nobody_else() {
     let overlapping: fn() -> Task = report;
     let alone: fn() -> Task = || report().without_overlapping(TTL);

@@ -93,6 +93,22 @@ async fn work_is_stopped_when_its_lease_cannot_be_extended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_is_not_polled_once_more_after_the_machine_slept_for_longer_than_its_lease() {
+    let clock = TestClock::start();
+    let shown = Clock::from(clock.clone());
+    let store = FaultStore::new(MemoryStore::with_clock(shown.clone()));
+    let queue = Queue { store, clock: shown };
+    let token = queue.dispatch().await.unwrap();
+    let work = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        clock.suspend(2 * TTL);
+        tokio::task::yield_now().await;
+        panic!("it goes on") as JobEnd<()>
+    };
+    assert_eq!(queue.job().work(&token, work).await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dispatch_that_is_given_up_leaves_nothing() {
     let queue = Queue::new();
     queue.store.once(Operation::Acquire, Fault::delay_reply(Duration::from_secs(1)));

@@ -44,7 +44,7 @@ impl Nodes {
         Quorum::builder(stores)
             .names(names.into_iter().take(self.0.len()))
             .restart_guard(false)
-            .node_timeout(SECOND)
+            .node_timeout(SECOND * 3)
             .build()
             .unwrap()
     }

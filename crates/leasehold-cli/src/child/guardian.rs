@@ -129,7 +129,7 @@ pub(super) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok((orders, run_ended)) = watch() else {
         return ExitCode::from(exit::OS);
     };
-    if !orders.only_group && !orders.keeps_key && run_ended {
+    if !orders.only_group && !orders.keeps_key && !orders.group_first && run_ended {
         charge.kill_others(orders.lease_end);
     }
     charge.kill(orders);

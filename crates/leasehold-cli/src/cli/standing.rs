@@ -71,7 +71,7 @@ impl Running {
 
 const ELECT_EXAMPLES: &str = "\
 Examples:
-  leasehold elect scheduler -- ./scheduler --no-lock
+  leasehold elect scheduler -s redis://host -- ./scheduler --no-lock
   leasehold elect scheduler --ttl 10s --http 127.0.0.1:8080 -- ./scheduler
       /leader answers 200 while this is the leader, else 503;
       /healthz answers 200 unless this is stuck
@@ -119,8 +119,8 @@ pub(crate) enum LostTicks {
 
 const CRON_EXAMPLES: &str = "\
 Examples, the same on every server:
-  leasehold cron report --schedule '30 2 * * *' --tz Europe/Berlin -- ./x.sh
-  leasehold cron --crontab /etc/leasehold/crontab
+  leasehold cron report -s redis://host --schedule '30 2 * * *' -- ./report.sh
+  leasehold cron -s redis://host --crontab /etc/leasehold/crontab
       lines as in a crontab, with the task's name in front of the command:
       30 2 * * *  report  ./report.sh --full
   leasehold cron report --tick 2026-11-30T02:30:00Z --skip-ok -- ./report.sh

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use self::answer::Answer;
 pub(crate) use self::keeper::keep;
 use super::owner::{self, Keeper};
-use super::{busy, grace, run};
+use super::{block_on, busy, grace, run};
 use crate::child::OnLost;
 use crate::cli::{Acquire, Global, Reach};
 use crate::config::{self, Settings};
@@ -27,11 +27,13 @@ mod keeper;
 mod told;
 
 /// Takes the key and prints the answer; whatever ends otherwise is told to a shell that evaluates the output.
-pub(crate) async fn acquire(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
-    let taken = match arguments.keeper {
-        Some(id) => front::have_kept(global, arguments, id).await,
-        None => leave_standing(global, arguments).await,
-    };
+pub(crate) fn acquire(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
+    let taken = block_on(async {
+        match arguments.keeper {
+            Some(id) => front::have_kept(global, arguments, id).await,
+            None => leave_standing(global, arguments).await,
+        }
+    });
     if let Err(failure) = &taken {
         Answer::failed(arguments, failure).print(arguments.format).ok();
     }

@@ -4,7 +4,7 @@ use leasehold::config::parse_duration;
 use leasehold::schedule::{DEFAULT_CLAIM, Task, Tick, Timetable};
 
 use self::plan::Plan;
-use crate::cli::{Cron, Global, Overlap};
+use crate::cli::{Cron, Global, LostTicks, Overlap};
 use crate::exit::{self, Failure};
 use crate::output;
 
@@ -13,11 +13,18 @@ mod plan;
 mod stand;
 mod tick;
 
+/// What becomes of a tick beyond the reach of a store of this host.
+const ELSEWHERE: &str = "other servers run each tick as well";
+
 /// Runs one tick, or every tick until this is told to end.
 pub(crate) async fn cron(global: &Global, arguments: &Cron) -> Result<u8, Failure> {
     if let (Some(name), Some(text)) = (&arguments.name, &arguments.tick) {
         if arguments.running.command.is_empty() && arguments.running.script.is_none() {
             return Err(nothing_to_run());
+        }
+        if arguments.lost == LostTicks::Run && arguments.parent.is_none() {
+            let message = "--lost run is for a cron that stays: with --tick, lost ticks stand in LEASEHOLD_LOST_TICKS";
+            return Err(Failure::new(exit::USAGE, message));
         }
         return tick::run(global, arguments, name, tick(text)?).await;
     }

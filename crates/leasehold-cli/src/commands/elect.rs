@@ -49,7 +49,9 @@ pub(crate) async fn elect(global: &Global, arguments: &Elect) -> Result<u8, Fail
         status: &status,
         from: None,
         tick: None,
+        lost: None,
     };
+    settings.warn_of_this_host(run.require_scope, "each server has a leader of its own");
     // The sign of life comes from the task that campaigns and leads: it is not given while that one is stuck.
     let outcome = tokio::select! {
         outcome = stand(&context, &board, &mut signals) => outcome,

@@ -62,6 +62,31 @@ impl Keeper {
     }
 }
 
+/// A keeper that was told that its lease is being taken on. If this is dropped, it is told that this came to nothing.
+#[derive(Debug)]
+pub(super) struct Asked {
+    keeper: Watched,
+    word: Signal,
+}
+
+impl Asked {
+    pub(super) fn to_let_go(keeper: Watched) -> Self {
+        keeper.signal(LET_GO).ok();
+        Self { keeper, word: HOLD_ON }
+    }
+
+    /// There is nothing left to keep.
+    pub(super) fn to_end(mut self) {
+        self.word = Signal::TERM;
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.keeper.signal(self.word).ok();
+    }
+}
+
 /// The secret, and where it is.
 #[derive(Debug)]
 pub(super) struct Owner {

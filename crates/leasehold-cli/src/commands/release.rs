@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::store::Expiry;
 use leasehold::{Close, ErrorKind, LockManager};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::owner::{Keeper, Owner};
@@ -85,7 +86,13 @@ pub(super) async fn is_held(
 /// Asks a keeper to end, and waits until it has; whether that is so.
 async fn end(keeper: &Keeper) -> bool {
     let Some(process) = keeper.process() else { return true };
-    process.signal(Signal::TERM).is_err() || tokio::time::timeout(PATIENCE, process.ended()).await.is_ok()
+    if let Err(error) = process.signal(Signal::TERM) {
+        // That of another user goes on.
+        return Errno::from_io_error(&error) == Some(Errno::SRCH);
+    }
+    // One that is stopped would not hear it.
+    process.signal(Signal::CONT).ok();
+    tokio::time::timeout(PATIENCE, process.ended()).await.is_ok()
 }
 
 /// Whose the lease is, if not that of the owner token.

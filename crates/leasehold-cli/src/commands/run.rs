@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::schedule::{Tick, TickClaim};
+use leasehold::schedule::{LostTick, Tick, TickClaim};
 use leasehold::store::{Fencing, HolderInfo, Scope, Tie};
 use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, Wait};
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ pub(super) use self::request::on_lost;
 pub(crate) use self::status::Status;
 use super::busy;
 use super::grace;
-use super::owner::{HOLD_ON, Keeper, LET_GO, Owner};
+use super::owner::{Asked, Keeper, Owner};
 use crate::child::{Broken, Cause, Ending, Environment, Job, Limits, Notice, OnLost, Refusal};
 use crate::cli::{Global, Reach, Run};
 use crate::config::{self, Settings};
@@ -74,7 +74,8 @@ async fn take_part(
         (manager, ()) = async { tokio::join!(open(settings, &request, renewals.clone()), prepare) } => manager?,
     };
     record.namespace = Some(manager.namespace().to_owned());
-    let context = Context { settings, request: &request, manager: &manager, renewals, status, from, tick: None };
+    let context =
+        Context { settings, request: &request, manager: &manager, renewals, status, from, tick: None, lost: None };
     let outcome = hold(&context, record, prepared, &mut signals).await;
     close(settings, &manager, &mut signals).await;
     outcome
@@ -112,18 +113,20 @@ pub(super) async fn open(
     builder = if arguments.no_holder_info {
         builder.without_holder_info()
     } else {
-        builder.holder_info(holder_info(&request.command))
+        builder.holder_info(holder_info(request))
     };
     settings.build(builder)
 }
 
 /// What whoever finds the key busy may read: this host and process, which is the one to signal, and the command's
 /// base name without its arguments.
-fn holder_info(command: &[OsString]) -> HolderInfo {
+fn holder_info(request: &Request<'_>) -> HolderInfo {
     let mut info = HolderInfo::default();
     info.host = Some(rustix::system::uname().nodename().to_string_lossy().into_owned());
     info.pid = Some(std::process::id());
-    info.command = command
+    info.label = request.label.clone();
+    info.command = request
+        .command
         .first()
         .and_then(|program| Path::new(program).file_name())
         .map(|name| name.to_string_lossy().into_owned());
@@ -141,6 +144,8 @@ pub(super) struct Context<'a> {
     pub(super) from: Option<&'a Owner>,
     /// The tick for which the command runs.
     pub(super) tick: Option<Tick>,
+    /// Which ticks are told to it; `None` = those that this process was told.
+    pub(super) lost: Option<&'a [LostTick]>,
 }
 
 /// A lease that was acquired for the command.
@@ -359,14 +364,11 @@ async fn acquire(context: &Context<'_>, lock: &Lock, prepared: &mut Option<Job>)
 /// Takes on a lease that was handed over; the secret it came with is worth nothing any more.
 async fn resume(settings: &Settings, lock: &Lock, prepared: Option<&Job>, owner: &Owner) -> Result<LockGuard, Failure> {
     let lock = prepared.map_or_else(|| lock.clone(), |job| lock.clone().tie(Tie::Group(job.group())));
-    let keeper = owner.keeper.as_ref().and_then(Keeper::process);
-    let tell = |signal| keeper.as_ref().map_or(Ok(()), |keeper| keeper.signal(signal)).ok();
-    tell(LET_GO);
-    let resumed = lock.resume(&owner.token).await;
-    if resumed.is_err() {
-        tell(HOLD_ON);
+    let asked = owner.keeper.as_ref().and_then(Keeper::process).map(Asked::to_let_go);
+    let guard = lock.resume(&owner.token).await.map_err(|error| not_started(settings.failure(&error)))?;
+    if let Some(asked) = asked {
+        asked.to_end();
     }
-    let guard = resumed.map_err(|error| not_started(settings.failure(&error)))?;
     owner.discard();
     Ok(guard)
 }
@@ -394,6 +396,14 @@ fn environment(
     ];
     if let Some(tick) = context.tick {
         environment.set("LEASEHOLD_SCHEDULED_AT", tick.to_string());
+    }
+    match context.lost {
+        None => {}
+        Some([]) => environment.remove("LEASEHOLD_LOST_TICKS"),
+        Some(lost) => {
+            let told: Vec<_> = lost.iter().map(|lost| lost.tick.to_string()).collect();
+            environment.set("LEASEHOLD_LOST_TICKS", told.join(" "));
+        }
     }
     for (name, value) in optional {
         match value {

@@ -97,6 +97,9 @@ fn a_busy_acquire_stops_a_script_that_evaluates_its_output() {
         assert_eq!((ended.code(), place.path("on").exists()), (code, false), "{arguments}: {}", ended.stderr);
         assert_eq!(ended.stdout, "", "{arguments}");
     }
+    let acquire = "ulimit -n 6; leasehold acquire k -n --ttl 1m --format shell";
+    let ended = finished(&place, &format!("eval \"$({acquire})\"; touch on"));
+    assert_eq!((ended.code(), place.path("on").exists()), (71, false), "{}", ended.stderr);
     let busy: Value =
         serde_json::from_str(&place.run(["acquire", "k", "-n", "--ttl", "1m", "--format", "json"]).expect(75).stdout)
             .unwrap();
@@ -144,6 +147,15 @@ fn a_lease_that_nobody_could_be_told_of_is_given_back() {
     for options in ["--ttl 1h", "--keeper=$$ --ttl 1h"] {
         let told = finished(&place, &format!("leasehold acquire k {options} > /dev/full; echo $?")).expect(0);
         assert_eq!(told.stdout, "74\n", "{}", told.stderr);
+        assert!(place.is_free("k"), "{options}");
+        // The reader is gone before there is anything to read.
+        let acquire = format!("until [ -e gone ]; do sleep 0.02; done; leasehold acquire k {options}");
+        let told = finished(
+            &place,
+            &format!("rm -f gone code; {{ {acquire}; echo $? > code; }} | {{ exec <&-; touch gone; }}"),
+        )
+        .expect(0);
+        assert_eq!(place.read("code"), "74\n", "{}", told.stderr);
         assert!(place.is_free("k"), "{options}");
     }
     assert_eq!(owner_files(&place), 0);

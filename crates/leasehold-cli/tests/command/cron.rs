@@ -5,9 +5,9 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use leasehold::schedule::Tick;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, is_running, wait_until};
+use crate::support::{Place, Running, full_pipe, is_running, wait_until};
 
 /// A tick of this moment, as another scheduler would name it.
 fn now() -> String {
@@ -127,7 +127,8 @@ fn a_tick_whose_server_crashed_is_told_and_runs_again_if_that_is_asked_for() {
         let place = Place::new();
         // The first run says who it is and stays.
         let script = "echo $LEASEHOLD_SCHEDULED_AT >> ticks; echo $LEASEHOLD_LOST_TICKS >> lost; \
-                      if mkdir first 2>/dev/null; then echo $PPID > pid; exec sleep 60; fi";
+                      if mkdir first 2>/dev/null; then echo $PPID > pid; exec sleep 60; fi; \
+                      grep -q . lost && mkdir second 2>/dev/null && exit 69; exit 0";
         let server = server(&place, &["--ttl", "2s", "--lost", choice], script);
         let run = place.pid("pid");
         let first = lines(&place, "ticks")[0].clone();
@@ -138,10 +139,66 @@ fn a_tick_whose_server_crashed_is_told_and_runs_again_if_that_is_asked_for() {
             ticks.len() > 3 && ticks.iter().filter(|tick| **tick == first).count() == expected
         });
         if choice == "report" {
-            wait_until("the next run knows", || lines(&place, "lost").contains(&first));
+            // It has ended as one does that did not begin, so the run after it is told as well.
+            let told = || lines(&place, "lost").iter().filter(|ticks| **ticks == first).count();
+            wait_until("the next two runs know", || told() == 2);
         }
         end(vec![server]);
     }
+}
+
+#[test]
+fn a_tick_that_another_scheduler_names_is_told_what_was_lost() {
+    let place = Place::new();
+    let options = ["--schedule", "* * * * * *", "--ttl", "2s", "--label", "team=night"];
+    let first = now();
+    let crash = [&["cron", "report", "--tick", &first], &options[..], &["-c", "kill -KILL $PPID; exec sleep 60"]];
+    place.run(crash.concat());
+    let claim = place.run(["show", &format!("report@{first}")]).expect(0).stdout;
+    assert!(claim.contains("label: team=night"), "{claim}");
+    wait_until("its lease is gone", || place.is_free("report"));
+    let tell = "echo \"[$LEASEHOLD_LOST_TICKS]\"";
+    for told in [first.as_str(), ""] {
+        wait_until("another second has begun", || {
+            let tick = now();
+            let run = [&["cron", "report", "--tick", &tick], &options[..], &["-c", tell]].concat();
+            let mut command = place.command(run);
+            command.env("LEASEHOLD_LOST_TICKS", "those of another task");
+            let ran = place.start(command).finish();
+            assert!(ran.code() == 75 || ran.stdout == format!("[{told}]\n"), "{}{}", ran.stdout, ran.stderr);
+            ran.code() == 0
+        });
+    }
+}
+
+#[test]
+fn a_store_that_nobody_has_named_is_said_to_reach_as_far_as_this_host() {
+    let place = Place::new();
+    let said = |arguments: &[&str]| {
+        let mut command = place.command(arguments);
+        command.env_remove("LEASEHOLD_STORE");
+        place.start(command).finish().expect(0).stderr
+    };
+    let tick = now();
+    let cron = ["cron", "--tick", &tick, "one", "--", "true"];
+    let other = ["cron", "--tick", &tick, "two", "--require-scope", "host", "--", "true"];
+    let warning = "this store reaches as far as this host: other servers run each tick as well; between servers name";
+    assert!(said(&cron).contains(warning) && said(&["elect", "leader", "--", "true"]).contains("a leader of its own"));
+    assert!(!said(&other).contains("this host"));
+    assert_eq!(said(&["cron", "-q", "--tick", &tick, "three", "--", "true"]), "");
+    let named = place.run(["cron", "--tick", &tick, "one", "--", "true"]).expect(0).stderr;
+    assert_eq!(named, "");
+}
+
+#[test]
+fn a_reader_that_stands_still_holds_no_tick_up() {
+    let (place, (_reader, writer)) = (Place::new(), full_pipe());
+    let mut command = place.command(["cron", "report", "--schedule", "* * * * * *", "-c", "echo run >> runs; exit 1"]);
+    command.stderr(writer);
+    let mut server = command.spawn().unwrap();
+    wait_until("it goes on", || lines(&place, "runs").len() >= 4);
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(143));
 }
 
 #[test]
@@ -178,6 +235,7 @@ fn what_makes_no_sense_is_refused() {
         (&["cron", "report", "--schedule", "* * * * *", "--tz", "Mars/Olympus", "--", "true"], 64),
         (&["cron", "report", "--tick", "yesterday", "--", "true"], 64),
         (&["cron", "report", "--tick", "2026-11-30T02:30:00Z"], 64),
+        (&["cron", "report", "--tick", "2026-11-30T02:30:00Z", "--lost", "run", "--", "true"], 64),
         (&["cron", "report", "--schedule", "* * * * *", "--claim", "0", "--", "true"], 64),
         (&["cron", "report", "--schedule", "* * * * *", "-s", "memory:", "--", "true"], 78),
     ] {

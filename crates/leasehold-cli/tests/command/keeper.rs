@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::across::{owner_files, script};
-use crate::support::{Place, is_running, proc_file, wait_until};
+use crate::support::{BINARY, Place, full_pipe, is_running, proc_file, wait_until};
 
 const TAKE: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 1h --format shell) || exit; eval \"$out\"";
 
@@ -146,6 +146,63 @@ fn a_killed_acquire_leaves_no_keeper() {
     wait_until("the keeper is gone", || keepers(&place).is_empty());
     place.run(["release", "k", "--owner-file", "own"]).expect(0);
     assert!(place.is_free("k"));
+}
+
+#[test]
+fn a_lease_that_is_lost_before_it_is_told_of_is_no_success() {
+    let place = Place::new();
+    let (reader, writer) = full_pipe();
+    let acquire = format!("'{BINARY}' acquire k --keeper=$$ --ttl 3s 1>&0 </dev/null; echo $? > code");
+    let mut command = place.program(["sh", "-c", &format!("trap 'echo told > told' TERM; {acquire}")]);
+    command.stdin(writer);
+    let running = place.start(command);
+    wait_until("it holds the key", || !place.is_free("k"));
+    place.run(["force-release", "k", "--yes"]).expect(0);
+    wait_until("the keeper is gone", || keepers(&place).is_empty());
+    std::thread::spawn(move || std::io::copy(&mut { reader }, &mut std::io::sink()));
+    let ended = running.finish().expect(0);
+    assert_eq!(place.read("code"), "79\n", "{}", ended.stderr);
+    assert!(!place.path("told").exists());
+    assert_eq!(owner_files(&place), 0);
+}
+
+#[test]
+fn an_interrupted_resume_does_not_silence_the_keeper() {
+    let place = Place::new();
+    let running = script(
+        &place,
+        "out=$(leasehold acquire k --keeper=$$ --ttl 9s --format shell) || exit; eval \"$out\"
+         trap 'exit 9' TERM; cp \"$LEASEHOLD_OWNER_FILE\" own; touch on; while :; do sleep 0.02; done",
+    );
+    wait_until("it holds the key", || place.path("on").exists());
+    let occupied = rusqlite::Connection::open(place.path("leases.db")).unwrap();
+    occupied.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut resume = place.start(place.command(["resume", "k", "--from", "own", "--", "true"]));
+    wait_until("it handles signals", || {
+        let status = std::fs::read_to_string(proc_file(resume.pid(), "status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default().trim();
+        u64::from_str_radix(caught, 16).is_ok_and(|caught| caught & (1 << 14) != 0)
+    });
+    // It is about to ask the store, which does not answer.
+    std::thread::sleep(Duration::from_millis(300));
+    resume.signal(Signal::TERM);
+    wait_until("it is interrupted", || resume.has_ended());
+    occupied.execute_batch("ROLLBACK").unwrap();
+    // Unless the lease has ended meanwhile, of which the script is told as well.
+    place.run(["force-release", "k", "--yes"]);
+    running.finish().expect(9);
+}
+
+#[test]
+fn a_stopped_keeper_is_ended_by_a_release() {
+    let place = Place::new();
+    let running = script(&place, &format!("{TAKE}; cp \"$LEASEHOLD_OWNER_FILE\" own; touch on; exec sleep 60"));
+    wait_until("it holds the key", || place.path("on").exists());
+    kill_process(keepers(&place)[0], Signal::STOP).unwrap();
+    place.run(["release", "k", "--owner-file", "own"]).expect(0);
+    assert_eq!(keepers(&place), []);
+    assert!(place.is_free("k"));
+    drop(running);
 }
 
 #[test]

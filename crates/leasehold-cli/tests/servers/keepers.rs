@@ -12,6 +12,7 @@ on_stores! {
     a_resume_is_no_loss
     one_key_s_secret_is_not_another_s
     ; a_script_is_told_before_its_lease_ends
+    a_script_is_told_again_after_a_recovery
 }
 on_sessions! {
     one_key_s_secret_is_not_another_s
@@ -69,6 +70,30 @@ fn a_script_is_told_before_its_lease_ends(site: &Site) {
     next.finish().expect(0);
     let at = |file: &str| site.read(file).trim().parse::<f64>().unwrap();
     assert!(at("told") < at("next"));
+}
+
+fn a_script_is_told_again_after_a_recovery(site: &Site) {
+    let proxy = Proxy::start(site.server().address()).unwrap();
+    let cut = site.url_at(proxy.address());
+    // Told at half of the time between the first failure and the end, so that there is time to recover in.
+    let running = site.script(&format!(
+        "out=$(leasehold acquire k -s '{cut}' --keeper=$$ --ttl 20s --format shell) || exit; eval \"$out\"
+         trap 'echo >> told' TERM; touch on; while [ ! -e go ]; do sleep 0.02; done"
+    ));
+    wait_until("it holds the key", || site.path("on").exists());
+    proxy.hold();
+    wait_until("it is told that the lease ends", || site.read("told").lines().count() == 1);
+    proxy.heal();
+    wait_until("the lease is renewed", || {
+        let shown: serde_json::Value = serde_json::from_str(&site.run(["show", "k", "--json"]).stdout).unwrap();
+        shown["holders"][0]["remaining_ms"].as_u64().unwrap() > 15_000
+    });
+    // The keeper is to know it, too.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    site.run(["force-release", "k", "--yes"]).expect(0);
+    wait_until("it is told of the loss", || site.read("told").lines().count() == 2);
+    std::fs::write(site.path("go"), "").unwrap();
+    running.finish().expect(0);
 }
 
 fn a_script_may_be_told_otherwise(site: &Site) {

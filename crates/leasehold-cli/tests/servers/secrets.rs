@@ -93,6 +93,9 @@ fn the_owner_token_shows_nowhere(site: &Site) {
     shown.run(site, &["bench", "--count", "3"]);
     shown.run(site, &["doctor"]);
     shown.run(site, &["doctor", "--json"]);
+    shown.run(site, &["elect", "leader", "--", "env"]);
+    let date = site.start(site.program(["date", "-u", "+%FT%TZ"])).finish().expect(0).stdout;
+    shown.run(site, &["cron", "report", "--tick", date.trim(), "--", "env"]);
     for command in ["stores", "version"] {
         shown.run(site, &[command, "--json"]);
     }

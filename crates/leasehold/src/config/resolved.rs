@@ -126,7 +126,7 @@ impl Config {
             None => return Err(no_store()),
         };
         let parts = Parts::parse(&store)?;
-        let password = if parts.takes_password() { self.read_password()? } else { None };
+        let password = if parts.wants_password() { self.read_password()? } else { None };
         let options = parts.options;
         let namespace = self.chosen(&self.namespace, options.namespace);
         let namespace = value(namespace, "namespace", ErrorKind::InvalidConfig)?;

@@ -36,6 +36,10 @@ async fn what_is_wrong_is_said_with_what_there_is() {
         ("hunter2:x", "unknown store: choose one of"),
         ("memory:?hunter2", "unknown option: there are breaker, connect_timeout, namespace"),
         ("memory:?password%3Dhunter2", "unknown option: there are breaker, connect_timeout, namespace"),
+        ("memory://u:a?hunter2@h", "an option is unknown or malformed, and not repeated"),
+        ("memory://u:a?hunter@h", "write '?' as %3F"),
+        ("memory://u:a?ttl=hunter2@h", "an option is unknown or malformed, and not repeated"),
+        ("memory://u:a?namespace=hunter2:&x@h", "an option is unknown or malformed, and not repeated"),
         ("memory:?ttl=a-very-long-text-hunter2", "invalid duration \"a-very-long-text\": write"),
     ] {
         let error = open(url).await.err().unwrap_or_else(|| panic!("{url} was taken"));
@@ -210,6 +214,18 @@ fn secrets_come_from_files() {
     std::fs::write(&path, "").unwrap();
     assert!(from(&[("APP_STORE_FILE", name)]).resolve().is_err());
     assert_eq!(Config::default().read_password().unwrap(), None);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_that_the_url_makes_needless_is_not_read() {
+    let missing = from(&[("APP_PASSWORD_FILE", "/nowhere/secret")]);
+    for url in ["redis://u:p@h", "redis://:p@h/1", "redis://h?password_file=/other", "redlock://u:p@a,b,c", "memory:"] {
+        missing.clone().or(Config::from_url(url)).resolve().unwrap();
+    }
+    for url in ["redis://h", "redis://u@h", "redis://h/a:b@c", "redis+unix:///a:b@c"] {
+        assert!(missing.clone().or(Config::from_url(url)).resolve().is_err(), "{url}");
+    }
 }
 
 #[tokio::test]

@@ -114,9 +114,11 @@ impl<'a> Parts<'a> {
         Ok(Self { scheme, place, options })
     }
 
-    /// Whether somebody may have to say a password.
-    pub(super) fn takes_password(&self) -> bool {
-        self.scheme.options.contains(&PASSWORD_FILE)
+    /// Whether somebody may have to say a password: the URL's own, or that of its file, comes before any other.
+    pub(super) fn wants_password(&self) -> bool {
+        let takes_one = self.scheme.options.contains(&PASSWORD_FILE);
+        let names_file = self.options.own.iter().any(|(name, _)| *name == PASSWORD_FILE);
+        takes_one && !names_file && !holds_password(self.place)
     }
 
     /// Opens the store; the password is for a URL that holds none.
@@ -174,6 +176,11 @@ pub(super) fn no_store() -> crate::Error {
     invalid(format!("no store is named: {}", choices()))
 }
 
+fn holds_password(place: &str) -> bool {
+    let authority = place.strip_prefix("//").and_then(|named| named.split('/').next());
+    authority.and_then(|authority| authority.rsplit_once('@')).is_some_and(|(who, _)| who.contains(':'))
+}
+
 fn no_place(scheme: &str, place: &str) -> Result<()> {
     if matches!(place, "" | "//") {
         return Ok(());
@@ -216,6 +223,20 @@ pub(super) fn sqlite_path(place: &str) -> Result<Option<std::path::PathBuf>> {
 }
 
 fn parse_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
+    let read = read_options(scheme, query);
+    // A bare '?' in a password ends it: what follows may be the rest of the secret.
+    if query.contains('@') {
+        return read.map_err(|_| {
+            invalid(
+                "an option is unknown or malformed, and not repeated since it may be part of a password: write '?' as %3F \
+                 there, and '@' as %40",
+            )
+        });
+    }
+    read
+}
+
+fn read_options(scheme: &'static Scheme, query: &str) -> Result<Options> {
     let mut options = Options::default();
     let in_option = |name: &str, error: &Error| invalid(format!("option {name:?}: {}", error.message()));
     let length =

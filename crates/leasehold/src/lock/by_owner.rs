@@ -7,10 +7,11 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::Lock;
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
 use crate::guard::LockGuard;
-use crate::lease::Lease;
+use crate::lease::{Lease, deadline};
 use crate::observe::{Event, Resumed, outcome};
 use crate::store::Claim;
 use crate::types::{Key, OwnerToken};
@@ -82,7 +83,15 @@ impl Lock {
     /// If dropped, the lease may or may not be extended.
     pub async fn extend_by(&self, owner: &OwnerToken, ttl: Duration) -> Result<()> {
         let key = self.key()?;
-        self.engine.reported(self.extend_of(key, owner, ttl).await, Operation::Extend, Some(key))
+        self.engine.reported(self.extend_of(key, owner, ttl).await.map(drop), Operation::Extend, Some(key))
+    }
+
+    /// As [`extend_by`](Self::extend_by), by the ttl of this lock; answers with the moment until which the lease may be
+    /// assumed.
+    #[cfg(feature = "schedule")]
+    pub(crate) async fn extend_for(&self, owner: &OwnerToken) -> Result<Moment> {
+        let key = self.key()?;
+        self.engine.reported(self.extend_of(key, owner, self.ttl).await, Operation::Extend, Some(key))
     }
 
     async fn transfer_from(&self, key: &Key, from: &OwnerToken) -> Result<Arc<Lease>> {
@@ -135,12 +144,13 @@ impl Lock {
         Err(not_held())
     }
 
-    async fn extend_of(&self, key: &Key, owner: &OwnerToken, ttl: Duration) -> Result<()> {
+    async fn extend_of(&self, key: &Key, owner: &OwnerToken, ttl: Duration) -> Result<Moment> {
         let engine = &self.engine;
         engine.check_usable()?;
         let ttl = engine.check_ttl(ttl)?;
-        let (_, grant) = extend(engine, &Claim::new(key, owner, ttl), engine.limit(ttl)).await;
-        grant?.map(drop).ok_or_else(not_held)
+        let (sent, grant) = extend(engine, &Claim::new(key, owner, ttl), engine.limit(ttl)).await;
+        let grant = grant?.ok_or_else(not_held)?;
+        Ok(deadline(engine, sent, ttl, grant.validity))
     }
 }
 

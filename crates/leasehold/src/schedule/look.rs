@@ -9,7 +9,7 @@ use super::claim::{Stage, TickClaim, claim_key};
 use super::occurrence::Occurrence;
 use super::outcome::LostTick;
 use super::tick::Tick;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::observe::{self, Event};
 use crate::store::Holder;
 
@@ -53,8 +53,8 @@ enum Finding {
 }
 
 impl Occurrence {
-    /// The ticks before this one that nobody will end any more, the latest first; each is told once, to one of those who
-    /// look. `alone`: whether the caller holds the lease without which this task does not run.
+    /// The ticks before this one that nobody will end any more, the latest first; each is told to one of those who look,
+    /// or to two if the store's answer was lost. `alone`: whether the caller holds the lease without which this task does not run.
     pub(super) async fn look(&self, before: Tick, alone: bool) -> Vec<LostTick> {
         let mut lost = Vec::new();
         let Some(timetable) = &self.task.timetable else { return lost };
@@ -111,9 +111,12 @@ impl Occurrence {
             }
             Some(Stage::Runs) => true,
         };
-        let judged = TickClaim::take_from(&self.locks, key, ttl, holder.owner.clone(), Stage::Lost).await?;
-        if judged.is_none() {
-            return Ok(Finding::Open);
+        match TickClaim::take_from(&self.locks, key, ttl, holder.owner.clone(), Stage::Lost).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(Finding::Open),
+            // It may be marked by now, and then nobody else will tell it.
+            Err(error) if error.kind() == ErrorKind::Indeterminate => {}
+            Err(error) => return Err(error),
         }
         Ok(Finding::Lost(LostTick { tick, holder: holder.info, since: holder.since, begun }))
     }

@@ -252,11 +252,15 @@ impl Occurrence {
             _ if !self.task.one_server => Ok(None),
             None => invalid("a task that runs on one server needs a tick"),
             Some(tick) => {
-                let age = tick.age(self.wall.now());
-                let is_late = age > self.task.claim / 2 && !self.again;
-                Ok(if is_late { Some(self.skip(SkipReason::TooLate(age), None).await) } else { None })
+                let late = self.too_late(tick);
+                Ok(late.map(|reason| self.skipped(reason, None, None)))
             }
         }
+    }
+
+    fn too_late(&self, tick: Tick) -> Option<SkipReason> {
+        let age = tick.age(self.wall.now());
+        (age > self.task.claim / 2 && !self.again).then_some(SkipReason::TooLate(age))
     }
 
     /// Looks whether the last run still lasts, and claims the tick; nothing of that for tasks that need no claim.
@@ -269,7 +273,14 @@ impl Occurrence {
             return Ok(Err(self.skipped(SkipReason::StillRunning, key, Some(holder))));
         }
         match self.claim(tick).await? {
-            Some(claim) => Ok(Ok(Some(claim))),
+            Some(mut claim) => match self.too_late(tick) {
+                None => Ok(Ok(Some(claim))),
+                // This process stood still meanwhile: an earlier claim may have ended before this one was granted.
+                Some(reason) => {
+                    claim.conclude(Stage::Skipped).await;
+                    Ok(Err(self.skipped(reason, None, None)))
+                }
+            },
             None => {
                 let key = claim_key(&self.task.name, tick);
                 Ok(Err(self.skip(SkipReason::OtherServer, Some(key)).await))
@@ -325,7 +336,11 @@ impl Occurrence {
     fn skipped(&self, reason: SkipReason, key: Option<String>, holder: Option<Holder>) -> Skipped {
         let skipped = Skipped { task: self.task.name.clone(), tick: self.tick, reason, key, holder };
         let (task, reason) = (self.task.name.clone(), skipped.reason.word());
-        tracing::info!(task, reason, "{skipped}");
+        match skipped.reason {
+            // As it should be: of several servers all but one skip each tick.
+            SkipReason::OtherServer | SkipReason::Condition(_) => tracing::debug!(task, reason, "{skipped}"),
+            _ => tracing::info!(task, reason, "{skipped}"),
+        }
         let teller = &self.locks.engine().teller;
         teller.note(|store| Event::Skipped(observe::Skipped { store, task, reason }));
         teller.tell();

@@ -165,8 +165,11 @@ impl Run {
         self.tick
     }
 
-    /// Earlier ticks of this task that were found unfinished by this run; nobody else is told of them. Whether their work
-    /// is done now is up to this run.
+    /// Earlier ticks of this task that were found unfinished by this run; nobody else is told of them, unless the store's
+    /// answer to somebody was lost. Whether their work is done now is up to this run.
+    ///
+    /// Claims stand for a day at most and may have ended by now, so for a task that is due once a day or less often call
+    /// [`Scheduler::look`](super::Scheduler::look) every hour or so.
     pub fn lost(&self) -> &[LostTick] {
         &self.lost
     }

@@ -75,8 +75,9 @@ impl Scheduler {
         self.occurrence(task, tick)?.run(work).await
     }
 
-    /// Looks for ticks of a task, up to now, whose holder is gone, without running anything; each is told once, to one of
-    /// those who look. For tasks whose next run is far away: claims are kept for a day at most.
+    /// Looks for ticks of a task, up to now, whose holder is gone, without running anything; each is told to one of those
+    /// who look, or to two if the store's answer was lost. For tasks that are due once a day or less often: claims are kept
+    /// for a day at most, so call it every hour or so. What it tells is not told to the next run.
     ///
     /// # Errors
     ///

@@ -1,8 +1,11 @@
 //! Jobs of which only one is under way at a time, from when it is dispatched to when it has ended.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
@@ -107,16 +110,24 @@ impl UniqueJob {
     /// If dropped, the work is dropped; the lease stands for its ttl, for the next try.
     pub async fn work<T>(&self, owner: &OwnerToken, work: impl Future<Output = JobEnd<T>>) -> Result<JobEnd<T>> {
         let lock = self.lock()?;
-        let valid_until = self.extend(&lock, owner).await?;
-        let lost = pin!(self.keep_extending(&lock, owner, valid_until));
-        let end = tokio::select! {
-            biased;
-            reason = lost => return Err(Error::lost(ErrorKind::Lost, reason).during(Operation::Run)),
-            end = work => end,
-        };
+        let valid_until = Mutex::new(lock.extend_for(owner).await?);
+        let mut lost = pin!(self.keep_extending(&lock, owner, &valid_until));
+        let mut work = pin!(work);
+        let clock = &self.locks.engine().clock;
+        let end = poll_fn(|context| {
+            // Asked before every poll: a timer may be late after a suspend, the clock is not.
+            if clock.now() >= *valid_until.lock() {
+                return Poll::Ready(Err(LostReason::Expired));
+            }
+            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
+                return Poll::Ready(Err(reason));
+            }
+            work.as_mut().poll(context).map(Ok)
+        });
+        let end = end.await.map_err(|reason| Error::lost(ErrorKind::Lost, reason).during(Operation::Run))?;
         let kept = match &end {
             JobEnd::Done(_) | JobEnd::Failed(_) => lock.release_by(owner).await,
-            JobEnd::Retry(_) => self.extend(&lock, owner).await.map(drop),
+            JobEnd::Retry(_) => lock.extend_for(owner).await.map(drop),
         };
         if let Err(error) = kept {
             tracing::warn!(%error, "the lease of a job is left to its ttl");
@@ -124,31 +135,27 @@ impl UniqueJob {
         Ok(end)
     }
 
-    /// Extends the lease; answers with the moment until which it may be assumed.
-    async fn extend(&self, lock: &Lock, owner: &OwnerToken) -> Result<Moment> {
-        let engine = self.locks.engine();
-        let sent = engine.clock.now();
-        lock.extend_by(owner, self.ttl).await?;
-        Ok(sent + self.ttl - engine.settings.margin.of(self.ttl))
-    }
-
     /// Extends the lease again and again; ends when it is lost.
-    async fn keep_extending(&self, lock: &Lock, owner: &OwnerToken, mut valid_until: Moment) -> LostReason {
+    async fn keep_extending(&self, lock: &Lock, owner: &OwnerToken, valid_until: &Mutex<Moment>) -> LostReason {
         let engine = self.locks.engine();
         let (every, again) = (self.ttl / 3, self.ttl / 12);
         let mut due = engine.clock.now() + every;
         loop {
-            engine.sleep_until(due.min(valid_until)).await;
-            if engine.clock.now() >= valid_until {
+            let end = *valid_until.lock();
+            engine.sleep_until(due.min(end)).await;
+            if engine.clock.now() >= end {
                 return LostReason::Expired;
             }
             let extended = tokio::select! {
-                extended = self.extend(lock, owner) => extended,
-                () = engine.sleep_until(valid_until) => return LostReason::Expired,
+                extended = lock.extend_for(owner) => extended,
+                () = engine.sleep_until(end) => return LostReason::Expired,
             };
             let now = engine.clock.now();
             match extended {
-                Ok(until) => (valid_until, due) = (valid_until.max(until), now + every),
+                Ok(until) => {
+                    *valid_until.lock() = end.max(until);
+                    due = now + every;
+                }
                 Err(error) if error.kind() == ErrorKind::NotHeld => return LostReason::NotHeld,
                 Err(_) => due = now + again,
             }

@@ -33,11 +33,11 @@ pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 /// Stands in front of a store and refuses acquires while the store fails.
 ///
 /// *Closed*, everything passes. A granted or contended acquire is a success; an error by which the store did not do its
-/// work ([`Unavailable`](ErrorKind::Unavailable), [`Indeterminate`](ErrorKind::Indeterminate),
-/// [`Rejected`](ErrorKind::Rejected)) is a failure, and so is an acquire that was given up after a while without an
-/// answer. *Open*, after some failures in a row, acquires are refused as [`Unavailable`](ErrorKind::Unavailable), with
+/// work ([`Unavailable`](ErrorKind::Unavailable), [`Indeterminate`](ErrorKind::Indeterminate)) is a failure, and so is an
+/// acquire that was given up after a while without an answer. Other errors are answers, and count as neither. *Open*, after some failures in a row, acquires are refused as [`Unavailable`](ErrorKind::Unavailable), with
 /// the last failure as source. *Half open*, after a pause, one acquire is let through: its success closes the breaker, its
-/// failure opens it anew. A probe that is dropped without an outcome leaves its turn to the next acquire.
+/// failure opens it anew. A probe that is dropped without an outcome leaves its turn to the next acquire; one that succeeds after
+/// another has taken its turn closes the breaker all the same.
 ///
 /// Everything else passes in every state and has no part in the count. Clones share one state. Put a
 /// [`Retry`](crate::store::retry::Retry) inside of a breaker, not around it.

@@ -33,15 +33,14 @@ impl Hosted {
     ) -> Result<T> {
         self.runtime.run(call(Arc::clone(&self.store))).await?
     }
+}
 
-    /// What a wake-up spawns when it is polled or dropped belongs to the runtime, too.
-    fn hosted(&self, wake: Wake) -> Wake {
-        let inside =
-            |future| -> BoxFuture { Box::pin(Inside { runtime: self.runtime.handle().clone(), future: Some(future) }) };
-        match wake {
-            Wake::Hint(future) => Wake::Hint(inside(future)),
-            Wake::Place(future) => Wake::Place(inside(future)),
-        }
+/// What a wake-up spawns when it is polled or dropped belongs to the runtime, too.
+fn hosted(runtime: &Handle, wake: Wake) -> Wake {
+    let inside = |future| -> BoxFuture { Box::pin(Inside { runtime: runtime.clone(), future: Some(future) }) };
+    match wake {
+        Wake::Hint(future) => Wake::Hint(inside(future)),
+        Wake::Place(future) => Wake::Place(inside(future)),
     }
 }
 
@@ -79,14 +78,16 @@ impl Store for Hosted {
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let claim = OwnedClaim::new(claim);
-        let attempt = self.ask(|store| async move { store.acquire(&claim.borrow()).await }).await?;
-        Ok(match attempt {
-            Attempt::Contended(mut contention) => {
-                contention.wake = contention.wake.map(|wake| self.hosted(wake));
-                Attempt::Contended(contention)
+        let runtime = self.runtime.handle().clone();
+        self.ask(|store| async move {
+            let mut attempt = store.acquire(&claim.borrow()).await?;
+            // On the thread: a caller who is gone by now drops the answer on its own.
+            if let Attempt::Contended(contention) = &mut attempt {
+                contention.wake = contention.wake.take().map(|wake| hosted(&runtime, wake));
             }
-            acquired @ Attempt::Acquired(_) => acquired,
+            Ok(attempt)
         })
+        .await
     }
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {

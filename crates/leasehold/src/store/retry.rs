@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,8 +31,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// still come late and has to be undone. That knowledge would be lost here. An extend, whose repeat
 /// is harmless whenever it comes, is retried after both.
 ///
-/// Requests for a lease are retried for an eighth of its ttl at most, since the engine gives up after a sixth. Closing is
-/// not retried.
+/// Requests for a lease are retried for an eighth of its ttl at most, since the engine gives up after a sixth; a release,
+/// which says no ttl, for an eighth of the shortest that was asked for. Closing is not retried.
 ///
 /// ```
 /// # use leasehold::LockManager;
@@ -49,6 +50,8 @@ pub struct Retry {
     clock: Clock,
     within: Duration,
     backoff: Backoff,
+    /// The shortest ttl that was asked for, in nanoseconds: a release does not say for how long its engine listens.
+    shortest_ttl: Arc<AtomicU64>,
 }
 
 impl Retry {
@@ -60,7 +63,8 @@ impl Retry {
     /// Stands in front of a store that is behind a pointer already.
     pub fn from_arc(store: Arc<dyn Store>) -> Self {
         let backoff = Backoff::default().between(PAUSES.0, PAUSES.1);
-        Self { store, clock: Clock::system(), within: DEFAULT_WITHIN, backoff }
+        let shortest_ttl = Arc::new(AtomicU64::new(u64::MAX));
+        Self { store, clock: Clock::system(), within: DEFAULT_WITHIN, backoff, shortest_ttl }
     }
 
     /// Sets for how long a request is retried. It has to be shorter than the operation limit, or the last answer is not
@@ -84,7 +88,13 @@ impl Retry {
 
     /// For how long a request for a lease of `ttl` is retried.
     fn within_ttl(&self, ttl: Duration) -> Duration {
+        self.shortest_ttl.fetch_min(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.within.min(ttl / 8)
+    }
+
+    /// For how long a release is retried.
+    fn within_shortest_ttl(&self) -> Duration {
+        self.within.min(Duration::from_nanos(self.shortest_ttl.load(Ordering::Relaxed)) / 8)
     }
 
     /// Repeats the call while `is_harmless` says so of its error, and the next pause ends in time.
@@ -138,7 +148,7 @@ impl Store for Retry {
     }
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
-        self.ask(self.within, surely_not_applied, || self.store.release(key, owner)).await
+        self.ask(self.within_shortest_ttl(), surely_not_applied, || self.store.release(key, owner)).await
     }
 
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {

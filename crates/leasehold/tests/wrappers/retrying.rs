@@ -73,6 +73,19 @@ async fn it_ends_before_the_engine_gives_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_ends_before_the_engine_gives_up_too() {
+    let rig = Rig::new();
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    let guard = locks.lock("k").ttl(secs(6)).acquire().await.unwrap();
+    rig.store.outage(Fault::fail(ErrorKind::Unavailable));
+    let before = rig.now();
+    let error = guard.release().await.unwrap_err();
+    let took = rig.now() - before;
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(took > ms(250) && took <= ms(750), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_acquire_whose_reply_was_lost_finds_its_own_lease() {
     let rig = Rig::new();
     let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();

@@ -69,11 +69,13 @@ impl Answer {
     /// Prints it to stdout. A shell that evaluates what it was not told to check ends with the same code.
     pub(super) fn print(&self, format: Format) -> Result<(), Failure> {
         let file = self.0["owner_file"].as_str().filter(|_| self.is_acquired());
+        // Who is not told of a lease leaves it to its ttl.
+        let print = if self.is_acquired() { output::deliver } else { output::print };
         match (format, file) {
-            (Format::Json, _) => output::print(&format!("{}\n", self.0)),
-            (Format::Text, Some(file)) => output::print(&format!("{file}\n")),
-            (Format::Shell, Some(file)) => output::print(&format!("export LEASEHOLD_OWNER_FILE={}\n", word(file))),
-            (Format::Shell, None) => output::print(&format!("exit {}\n", self.code())),
+            (Format::Json, _) => print(&format!("{}\n", self.0)),
+            (Format::Text, Some(file)) => print(&format!("{file}\n")),
+            (Format::Shell, Some(file)) => print(&format!("export LEASEHOLD_OWNER_FILE={}\n", word(file))),
+            (Format::Shell, None) => print(&format!("exit {}\n", self.code())),
             (Format::Text, None) => Ok(()),
         }
     }

@@ -41,7 +41,10 @@ pub(super) async fn have_kept(global: &Global, arguments: &Acquire, id: Option<i
     };
     let Some(answer) = answer else {
         child.wait().ok();
-        return Err(Failure::new(exit::BUG, "the keeper ended without an answer; nothing is held"));
+        return Err(Failure::new(
+            exit::BUG,
+            "the keeper ended without an answer; if it held the key, that ends by itself after its ttl",
+        ));
     };
     if !answer.is_acquired() {
         // The keeper has said why.
@@ -98,7 +101,10 @@ async fn confirm(socket: &tokio::net::UnixStream) -> Result<(), Failure> {
     socket.writable().await.ok();
     match socket.try_write(&[1]) {
         Ok(1) => Ok(()),
-        _ => Err(Failure::new(exit::LOST, "the keeper has ended; nothing is held")),
+        _ => Err(Failure::new(
+            exit::LOST,
+            "the keeper has ended, or has lost the lease; what it still holds ends by itself after its ttl",
+        )),
     }
 }
 

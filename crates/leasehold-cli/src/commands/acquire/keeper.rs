@@ -4,13 +4,14 @@
 //! of the script's input or output open once the script goes on.
 
 use std::fs::File;
-use std::future::pending;
-use std::io;
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use clap::Parser;
-use leasehold::{Close, LeaseHandle, LockManager, Renew};
+use leasehold::{Close, LeaseHandle, LockManager, LostReason, Renew};
 use rustix::process::Pid;
 
 use super::answer::Answer;
@@ -27,6 +28,9 @@ use crate::signals::{self, Signals};
 
 /// The hidden subcommand.
 pub(super) const NAME: &str = "__keep";
+
+/// How often a lease is looked at that could not be renewed.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What this process is if it was started as a keeper; answers with its exit code.
 pub(crate) fn keep() -> Option<u8> {
@@ -108,10 +112,14 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         }
     };
     let ended = match step {
-        Ok(Step::Taken(taken)) => {
-            keep_for(&manager, &request, taken, front, &process, &mut signals).await;
-            Ok(exit::DONE)
-        }
+        // This process may have stood still since the grant.
+        Ok(Step::Taken(taken)) => match taken.guard.check() {
+            Ok(()) => {
+                keep_for(&manager, &request, taken, front, &process, &mut signals).await;
+                Ok(exit::DONE)
+            }
+            Err(error) => Err(settings.failure(&error).note("nothing is held")),
+        },
         Ok(Step::Busy) => {
             let code = busy_code(&settings, &manager, &lock, &request).await;
             front.send(&Answer::busy(&manager, request.name, code)).await;
@@ -146,11 +154,17 @@ async fn keep_for(
             // The script may be further than this process.
             signal = signals.next() => match signal {
                 LET_GO | HOLD_ON => is_expected = signal == LET_GO,
-                signal if signals::asks_to_end(signal) => break false,
+                signal if signals::asks_to_end(signal) => {
+                    front.refuse();
+                    break false;
+                }
                 _ => {}
             },
-            () = process.ended() => break false,
-            _ = lease.lost() => break false,
+            () = process.ended() => {
+                front.refuse();
+                break false;
+            }
+            _ = lease.lost() => break front.refuse(),
         }
     };
     if told {
@@ -174,7 +188,7 @@ async fn stand(
     let grace = Room::new(lease.ttl(), Renew::Automatic).grace(None).unwrap_or_default();
     let mut is_told = false;
     loop {
-        let ending = async { if is_told || is_expected { pending().await } else { ending(lease, grace).await } };
+        let turn = async { if is_told { recovery(lease, grace).await } else { ending(lease, grace).await } };
         tokio::select! {
             biased;
             signal = signals.next() => match signal {
@@ -184,14 +198,16 @@ async fn stand(
             },
             () = process.ended() => return,
             reason = lease.lost() => {
-                if !is_expected && !is_told {
+                if !is_told && !(is_expected && reason == LostReason::NotHeld) {
                     told::tell(request, process, Cause::Lost(reason));
                 }
                 return;
             }
-            () = ending => {
-                is_told = true;
-                told::tell(request, process, Cause::Ending);
+            () = turn => {
+                is_told = !is_told;
+                if is_told {
+                    told::tell(request, process, Cause::Ending);
+                }
             }
         }
     }
@@ -205,6 +221,14 @@ async fn ending(lease: &LeaseHandle, grace: Duration) {
             return;
         }
         tokio::time::sleep(left).await;
+    }
+}
+
+/// Resolves when the lease stands beyond the grace again, because a renewal has been confirmed late. What happens after
+/// that is another end, of which the process is told again.
+async fn recovery(lease: &LeaseHandle, grace: Duration) {
+    while lease.remaining() <= grace {
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -239,5 +263,16 @@ impl Front {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// Takes no word from now on: who has not said it yet finds that it cannot be said, and tells nobody of the lease.
+    /// Whether it had been said.
+    fn refuse(&self) -> bool {
+        let Ok(socket) = self.0.as_fd().try_clone_to_owned().map(UnixStream::from) else { return false };
+        let is_said = || matches!((&socket).read(&mut [0]), Ok(length) if length > 0);
+        // Some systems throw away what was not read before.
+        let said = is_said();
+        socket.shutdown(Shutdown::Read).ok();
+        said || is_said()
     }
 }

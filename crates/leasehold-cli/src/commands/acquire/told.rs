@@ -24,6 +24,8 @@ pub(super) enum Cause {
 
 /// Tells the process that a lease is kept for, as was asked for, and whoever reads its messages.
 pub(super) fn tell(request: &Request<'_>, process: &Watched, cause: Cause) {
+    // Before the signal: who ends of it has none any more.
+    let attached = attach(process.id());
     let told = match request.on_lost {
         OnLost::Signal(signal) => {
             let name = signals::name(signal);
@@ -39,7 +41,7 @@ pub(super) fn tell(request: &Request<'_>, process: &Watched, cause: Cause) {
         Cause::Lost(reason) => (format!("is lost ({reason})"), "somebody else may hold the key"),
     };
     let name = request.name;
-    if attach(process.id()).is_ok() {
+    if attached.is_ok() {
         output::tell_block(&format!("lost: the lease on \"{name}\" {what}; {told}\n  effect   {effect}\n"));
         detach().ok();
     }

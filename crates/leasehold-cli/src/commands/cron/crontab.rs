@@ -44,6 +44,11 @@ fn parse(text: &str) -> Result<Vec<Line>, String> {
                 "CRON_TZ" => zone = Some(value.to_owned()),
                 // Which shell runs a line would depend on who wrote the file.
                 "SHELL" => return Err(format!("line {number}: commands run with sh -c: leave out SHELL")),
+                // It would change the run, or be overwritten by it.
+                _ if name.starts_with("LEASEHOLD_") => {
+                    let rather = "set it in the environment of this process, or say it as an option";
+                    return Err(format!("line {number}: leave out {name}: {rather}"));
+                }
                 _ => environment.push((name.to_owned(), value.to_owned())),
             }
             continue;
@@ -111,6 +116,7 @@ mod tests {
             ("\n* * * * * report", "line 2: it is not of the form"),
             ("* * * * * ./report.sh now", "line 1: \"./report.sh\" looks like a command"),
             ("SHELL=/bin/zsh", "leave out SHELL"),
+            ("\nLEASEHOLD_TTL=5s", "line 2: leave out LEASEHOLD_TTL: set it in the environment"),
             ("* * *", "line 1"),
         ] {
             let why = parse(text).unwrap_err();

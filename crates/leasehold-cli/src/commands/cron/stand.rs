@@ -14,6 +14,7 @@ use leasehold::schedule::{Due, LostTick, Scheduler, Tick, Ticks, WallClock};
 use leasehold::{Close, LockManager};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use super::plan::Plan;
 use crate::child;
@@ -21,17 +22,19 @@ use crate::cli::{Global, LogFormat, LostTicks, Overlap, Reach};
 use crate::config::Settings;
 use crate::exit::{self, Failure};
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::{Signals, asks_to_end};
 
 /// How often ticks that were lost are looked for while none is due: claims of tasks that are rarely due do not stand until
 /// the next one.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How long a tick waits for that look before it is started without; what the look finds later is told to the next.
+/// How long a tick waits for that look before it is started without; what the look finds later is told to the next. While the
+/// store is so slow the others do not wait at all.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts every run at its time, until this is told to end; then passes that on, and waits for those that run.
 pub(super) async fn stand(global: &Global, plans: Vec<Plan>) -> Result<u8, Failure> {
+    output::tell_aside();
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::OS, format!("cannot install signal handlers: {error}")))?;
     let settings = Settings::new(global, Config::default())?;
@@ -41,9 +44,13 @@ pub(super) async fn stand(global: &Global, plans: Vec<Plan>) -> Result<u8, Failu
         manager = async { settings.build(settings.open().await?) } => manager?,
     };
     let scheduler = scheduler(&settings, &manager, &plans)?;
+    if let Some(plan) = plans.first() {
+        settings.warn_of_this_host(plan.arguments.running.require_scope, super::ELSEWHERE);
+    }
     let (lost, again) = (vec![Vec::new(); plans.len()], vec![Vec::new(); plans.len()]);
     let looks = plans.iter().map(|_| None).collect();
-    let mut fleet = Fleet { global, plans, scheduler, running: Vec::new(), looks, lost, again };
+    let mut fleet =
+        Fleet { global, plans, scheduler, running: Vec::new(), looks, is_slow: false, lost, again, asked: None };
     let signal = fleet.work(&mut signals).await;
     fleet.end(signal, &mut signals).await;
     manager.close(Close::Release).await.ok();
@@ -81,17 +88,24 @@ struct Turn {
     again: bool,
 }
 
+/// A look for lost ticks, and how long it took.
+type Look = JoinHandle<(Vec<LostTick>, Duration)>;
+
 struct Fleet<'a> {
     global: &'a Global,
     plans: Vec<Plan>,
     scheduler: Scheduler,
     running: Vec<Turn>,
     /// Of each plan, the look that is under way. It is never given up: what it has found nobody else would be told.
-    looks: Vec<Option<JoinHandle<Vec<LostTick>>>>,
+    looks: Vec<Option<Look>>,
+    /// Whether the latest look took longer than ticks wait for one.
+    is_slow: bool,
     /// Of each plan, the ticks that were lost and of which no run has been told.
     lost: Vec<Vec<Tick>>,
     /// Of each plan, the ticks that were lost and are to run again.
     again: Vec<Vec<Tick>>,
+    /// What asked for the end while something else was waited for.
+    asked: Option<Signal>,
 }
 
 impl Fleet<'_> {
@@ -100,30 +114,36 @@ impl Fleet<'_> {
         let wall = WallClock::system();
         let mut clocks: Vec<_> =
             self.plans.iter().map(|plan| Ticks::new(plan.timetable.clone(), wall.clone())).collect();
+        let mut idle = interval_at(Instant::now() + LOOK, LOOK);
+        idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = tokio::select! {
                 biased;
                 signal = signals.next() => Event::Signal(signal),
                 (index, due) = first(&mut clocks) => Event::Due(index, due),
-                () = tokio::time::sleep(LOOK) => Event::Idle,
+                _ = idle.tick() => Event::Idle,
             };
             match event {
-                Event::Signal(signal @ (Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)) => return signal,
-                Event::Signal(Signal::CHILD) => self.reap(),
-                Event::Signal(_) => {}
-                Event::Due(index, due) => self.begin(index, due).await,
-                Event::Idle => {
-                    for index in 0..self.plans.len() {
-                        self.look(index).await;
-                    }
-                    self.reap();
-                }
+                Event::Signal(signal) => self.hear(signal),
+                Event::Due(index, due) => self.begin(index, due, signals).await,
+                Event::Idle => self.look_at_all(signals).await,
+            }
+            if let Some(signal) = self.asked {
+                return signal;
             }
         }
     }
 
+    fn hear(&mut self, signal: Signal) {
+        if asks_to_end(signal) {
+            self.asked = Some(signal);
+        } else if signal == Signal::CHILD {
+            self.reap();
+        }
+    }
+
     /// A tick has come.
-    async fn begin(&mut self, index: usize, due: Due) {
+    async fn begin(&mut self, index: usize, due: Due, signals: &mut Signals) {
         if due.missed > 0 {
             let name = &self.plans[index].name;
             output::tell(&format!(
@@ -132,19 +152,62 @@ impl Fleet<'_> {
                 due.missed, due.tick
             ));
         }
-        self.look(index).await;
-        self.start(index, due.tick, false, self.lost[index].clone());
+        self.look(index, signals).await;
+        if self.asked.is_none() {
+            self.start(index, due.tick, false, self.lost[index].clone());
+        }
+    }
+
+    async fn look_at_all(&mut self, signals: &mut Signals) {
+        for index in 0..self.plans.len() {
+            if self.asked.is_none() {
+                self.look(index, signals).await;
+            }
+        }
+        self.reap();
+    }
+
+    /// Looks for ticks that were lost.
+    async fn look(&mut self, index: usize, signals: &mut Signals) {
+        let mut look = self.looks[index].take().unwrap_or_else(|| self.begin_look(index));
+        let limit = sleep(if self.is_slow { Duration::ZERO } else { LOOK_LIMIT });
+        tokio::pin!(limit);
+        let looked = loop {
+            tokio::select! {
+                biased;
+                looked = &mut look => break Some(looked),
+                signal = signals.next() => self.hear(signal),
+                () = &mut limit => {
+                    self.is_slow = true;
+                    break None;
+                }
+            }
+            if self.asked.is_some() {
+                break None;
+            }
+        };
+        match looked {
+            None => self.looks[index] = Some(look),
+            Some(looked) => {
+                let (lost, took) = looked.unwrap_or_default();
+                self.is_slow = took > LOOK_LIMIT;
+                self.learn(index, lost);
+            }
+        }
+    }
+
+    fn begin_look(&self, index: usize) -> Look {
+        let (scheduler, name) = (self.scheduler.clone(), self.plans[index].name.clone());
+        tokio::spawn(async move {
+            let began = Instant::now();
+            let lost = scheduler.look(&name).await.unwrap_or_default();
+            (lost, began.elapsed())
+        })
     }
 
     /// Tells of ticks that were lost, and runs them again if that is asked for.
-    async fn look(&mut self, index: usize) {
+    fn learn(&mut self, index: usize, lost: Vec<LostTick>) {
         let plan = &self.plans[index];
-        let (scheduler, name) = (self.scheduler.clone(), plan.name.clone());
-        let look = self.looks[index]
-            .get_or_insert_with(|| tokio::spawn(async move { scheduler.look(&name).await.unwrap_or_default() }));
-        let Ok(looked) = tokio::time::timeout(LOOK_LIMIT, look).await else { return };
-        self.looks[index] = None;
-        let lost = looked.unwrap_or_default();
         for lost in &lost {
             output::tell(&format!("warning: \"{}\": {}", plan.name, output::clean(&lost.to_string())));
         }
@@ -201,6 +264,9 @@ impl Fleet<'_> {
             Ok(child) => self.running.push(Turn { child, index, tick, lost, again }),
             Err(error) => {
                 output::tell(&format!("warning: \"{}\" at {tick} cannot be started here: {error}", plan.name));
+                if again {
+                    self.again[index].push(tick);
+                }
             }
         }
     }
@@ -231,15 +297,15 @@ impl Fleet<'_> {
                 Err(_) => return false,
             };
             let code = exit::of_status(status);
-            // A command may end with this, too; then the next one is told once more.
-            if code != exit::BUSY {
+            // A command may end with one of these, too: then the next one is told once more, and a lost tick that has run
+            // again is found to be over.
+            if exit::is_not_begun(code) {
+                again[turn.index].extend(turn.again.then_some(turn.tick));
+            } else {
                 lost[turn.index].retain(|tick| !turn.lost.contains(tick));
-                if code != exit::DONE {
-                    output::tell(&format!("\"{}\" at {} ended with {code}", plans[turn.index].name, turn.tick));
-                }
             }
-            if code == exit::BUSY && turn.again {
-                again[turn.index].push(turn.tick);
+            if ![exit::BUSY, exit::DONE].contains(&code) {
+                output::tell(&format!("\"{}\" at {} ended with {code}", plans[turn.index].name, turn.tick));
             }
             false
         });
@@ -252,7 +318,7 @@ impl Fleet<'_> {
         while !self.running.is_empty() {
             let signal = tokio::select! {
                 signal = signals.next() => signal,
-                () = tokio::time::sleep(Duration::from_secs(1)) => Signal::CHILD,
+                () = sleep(Duration::from_secs(1)) => Signal::CHILD,
             };
             if signal != Signal::CHILD {
                 self.pass_on(signal);

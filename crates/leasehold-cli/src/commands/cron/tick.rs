@@ -42,7 +42,11 @@ pub(super) async fn run(global: &Global, arguments: &Cron, name: &OsString, tick
         status: &status,
         from: None,
         tick: Some(tick),
+        lost: None,
     };
+    if arguments.parent.is_none() {
+        settings.warn_of_this_host(run.require_scope, super::ELSEWHERE);
+    }
     let outcome = hold(&context, arguments, tick, &mut record, prepared, &mut signals).await;
     run::close(&settings, &manager, &mut signals).await;
     outcome.map(|end| end.code)
@@ -79,9 +83,11 @@ async fn hold(
     for lost in &begun.lost {
         output::tell(&format!("warning: \"{}\": {}", request.name, output::clean(&lost.to_string())));
     }
+    // Whoever started this for a tick has said it in the environment.
+    let context = Context { lost: arguments.parent.is_none().then_some(&begun.lost[..]), ..*context };
     let waited = Clock::system().now().since(asked);
     let held = Held { guard: begun.guard, waited, claim: begun.claim, prepared };
-    run::carry(context, record, held, limits, signals).await
+    run::carry(&context, record, held, limits, signals).await
 }
 
 fn occurrence(context: &Context<'_>, arguments: &Cron, tick: Tick) -> Result<Occurrence, Failure> {

@@ -7,11 +7,14 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Attempt;
 
-/// Counts turns, so that the outcome of a request from before a change has no say after it.
+/// Counts turns, so that the outcome of a request from before a change has no say after it; but a probe that succeeds
+/// late, when another has taken its turn, closes it all the same.
 #[derive(Debug, Default)]
 pub(super) struct State {
     at: At,
     turn: u64,
+    /// The turn with which it opened; later ones are of probes.
+    opened: u64,
     last: Option<Error>,
 }
 
@@ -50,7 +53,7 @@ impl Outcome {
         match answer {
             Ok(Attempt::Acquired(_) | Attempt::Contended(_)) => Self::Success,
             Err(error) => match error.kind() {
-                ErrorKind::Unavailable | ErrorKind::Indeterminate | ErrorKind::Rejected => Self::Failure(error.clone()),
+                ErrorKind::Unavailable | ErrorKind::Indeterminate => Self::Failure(error.clone()),
                 _ => Self::Nothing,
             },
         }
@@ -82,7 +85,8 @@ impl State {
     }
 
     pub(super) fn settle(&mut self, turn: u64, outcome: Outcome, now: Moment, failures: u32, pause: Duration) {
-        if turn != self.turn {
+        let is_late_probe = turn > self.opened && !matches!(self.at, At::Closed { .. });
+        if turn != self.turn && !(is_late_probe && matches!(outcome, Outcome::Success)) {
             return;
         }
         match (outcome, self.at) {
@@ -95,9 +99,12 @@ impl State {
                 self.last = Some(error);
                 self.at = At::Closed { failures: before + 1 };
             }
-            (Outcome::Failure(error), _) => {
+            (Outcome::Failure(error), before) => {
                 self.last = Some(error);
                 self.turn_to(At::Open { until: now + pause });
+                if matches!(before, At::Closed { .. }) {
+                    self.opened = self.turn;
+                }
             }
             (Outcome::Nothing, At::HalfOpen { .. }) => self.turn_to(At::Open { until: now }),
             (Outcome::Nothing, _) => {}
