@@ -1,4 +1,5 @@
-//! What an engine promises, over locks that end with their session: many on one, and each on its own.
+//! What an engine promises, over leases in a table, and over locks that end with their session: many on one, and each on
+//! its own.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
@@ -21,7 +22,9 @@ macro_rules! in_every_mode {
     ($($test:ident)*) => {
         in_every_mode! { in_mode_advisory Site::direct("advisory"), has_postgres, $($test)* }
         in_every_mode! { in_mode_xact Site::direct("xact"), has_postgres, $($test)* }
-        in_every_mode! { in_mode_xact_through_a_pooler Site::pooled(), all(has_postgres, has_pgbouncer), $($test)* }
+        in_every_mode! {
+            in_mode_xact_through_a_pooler Site::pooled("xact", "transaction"), all(has_postgres, has_pgbouncer), $($test)*
+        }
     };
     ($mode:ident $site:expr, $has:meta, $($test:ident)*) => {
         mod $mode {
@@ -36,6 +39,36 @@ macro_rules! in_every_mode {
             )*
         }
     };
+}
+
+/// A lease in a table does not end with a session.
+macro_rules! in_a_table {
+    ($($test:ident)*) => {
+        in_every_mode! { in_mode_table Site::direct("table"), has_postgres, $($test)* }
+        in_every_mode! {
+            in_mode_table_through_a_pooler_of_sessions
+            Site::pooled("table", "session"), all(has_postgres, has_pgbouncer), $($test)*
+        }
+        in_every_mode! {
+            in_mode_table_through_a_pooler_of_transactions
+            Site::pooled("table", "transaction"), all(has_postgres, has_pgbouncer), $($test)*
+        }
+        in_every_mode! {
+            in_mode_table_through_a_pooler_of_statements
+            Site::pooled("table", "statement"), all(has_postgres, has_pgbouncer), $($test)*
+        }
+    };
+}
+
+in_a_table! {
+    a_bounded_wait_ends_when_it_should
+    a_lease_is_renewed_beyond_its_ttl
+    without_renewal_it_ends_and_is_given_back
+    waiters_of_one_manager_are_served_in_order
+    holders_of_many_managers_never_overlap
+    a_panic_gives_back
+    what_closes_gives_back
+    a_storm_of_cancelled_calls_leaves_nothing
 }
 
 in_every_mode! {
@@ -63,10 +96,11 @@ impl Site {
         Self { url: format!("{}?mode={mode}", table.url()), table, _pooler: None }
     }
 
-    fn pooled() -> Self {
+    /// Through a pooler that lends connections to these.
+    fn pooled(mode: &str, lent: &str) -> Self {
         let table = Table::new();
-        let pooler = Pooler::start(table.clone(), "transaction");
-        Self { url: format!("{}?mode=xact", pooler.url()), table, _pooler: Some(pooler) }
+        let pooler = Pooler::start(table.clone(), lent);
+        Self { url: format!("{}?mode={mode}", pooler.url()), table, _pooler: Some(pooler) }
     }
 
     async fn manager(&self) -> LockManager {
@@ -82,7 +116,8 @@ impl Site {
         let client = self.table.client().await;
         let here = "FROM pg_locks WHERE locktype = 'advisory' \
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        let statement = format!("SELECT count(*) {here}");
+        let leases = "FROM leasehold WHERE owner <> '' AND expires > clock_timestamp()";
+        let statement = format!("SELECT (SELECT count(*) {here}) + (SELECT count(*) {leases})");
         let rest = async {
             while client.query_one(&statement, &[]).await.unwrap().get::<_, i64>(0) > 0
                 || !managers.iter().all(|locks| Residue::of(locks).is_none())

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use leasehold::store::postgres::PostgresTransactionStore;
+use leasehold::store::{Attempt, Claim, Store};
 use leasehold::testkit::{Accident, Proxy};
-use leasehold::{ErrorKind, LockManager, LostReason};
+use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken};
 use store_tests::{Table, run};
 
-use crate::setting::{at_rest, hasty, locks, manager, soon, take, until, waiter};
+use crate::setting::{SHORT, at_rest, hasty, locks, manager, soon, take, until, waiter};
 
 /// A network in front of a server, a manager behind that, and a way around.
 struct Bench {
@@ -124,6 +126,32 @@ fn what_is_lost_while_waiting_or_leaving_leaves_no_place() {
                 guard.release().await.unwrap();
                 bench.recovers(what).await;
             }
+        }
+    });
+}
+
+/// Who asks again is answered in time, and so is whoever comes after.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_question_without_an_answer_holds_up_no_release() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let store = PostgresTransactionStore::connect(&table.url_at(proxy.address())).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        for (what, accident) in losses() {
+            let claim = Claim::new(&key, &owner, SHORT);
+            assert!(matches!(store.acquire(&claim).await.unwrap(), Attempt::Acquired(_)), "{what}");
+            proxy.once(accident.containing("SELECT current_setting('leasehold.transaction'"));
+            match soon(what, store.acquire(&claim)).await {
+                Ok(attempt) => assert!(matches!(attempt, Attempt::Acquired(_)), "{what}"),
+                Err(error) => assert!(is_honest(&error), "{what}: {error}"),
+            }
+            assert_eq!(proxy.pending(), 0, "{what}");
+            if let Err(error) = soon("a release", store.release(&key, &owner)).await {
+                assert!(is_honest(&error), "{what}: {error}");
+            }
+            at_rest(&table).await;
         }
     });
 }
