@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::ErrorKind;
 use leasehold::store::postgres::PostgresTransactionStore;
+use leasehold::store::{Attempt, Claim, Store};
+use leasehold::{ErrorKind, Key, OwnerToken};
 use store_tests::{Table, run};
 
 use crate::setting::{at_rest, locks, manager, number, soon, take, until, waiter};
@@ -60,6 +61,33 @@ fn a_place_that_is_just_being_left_is_waited_for() {
             until("it leaves", async || locks(&table, false).await == 0).await;
             take(&ours, "other").await.release().await.unwrap();
         }
+        guard.release().await.unwrap();
+        at_rest(&table).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_place_that_was_given_up_this_moment_is_waited_for() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresTransactionStore::connect(&table.url()).await.unwrap().limited_to(1);
+        let others = manager(&table.url()).await;
+        let guard = take(&others, "k").await;
+        let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
+        let (other, ttl) = (Key::new("leasehold", "other").unwrap(), Duration::from_secs(30));
+        // In a task, where what is spawned last runs first: before the one that leaves the line.
+        let work = tokio::spawn(async move {
+            for _ in 0..50 {
+                let place = store.acquire(&Claim::new(&key, &owner, ttl).waits(true)).await.unwrap();
+                assert!(matches!(place, Attempt::Contended(_)), "{place:?}");
+                drop(place);
+                let taken = soon("an answer", store.acquire(&Claim::new(&other, &owner, ttl))).await.unwrap();
+                assert!(matches!(taken, Attempt::Acquired(_)), "{taken:?}");
+                assert!(store.release(&other, &owner).await.unwrap());
+            }
+        });
+        work.await.unwrap();
         guard.release().await.unwrap();
         at_rest(&table).await;
     });
