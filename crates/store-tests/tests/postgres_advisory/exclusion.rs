@@ -1,12 +1,14 @@
 //! Who has a lock keeps out all others, whoever they are.
 
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::store::{Attempt, Claim, Store};
 use leasehold::{ErrorKind, Key, OwnerToken, config};
-use store_tests::{Table, run};
+use store_tests::{Postgres, Table, run};
 
 use crate::setting::{HELD, RULE, SOON, manager, none_held, number, soon};
 
@@ -89,6 +91,41 @@ fn others_take_part_by_the_rule_for_keys() {
             assert!(ask("pg_try_advisory_lock", &key).await);
             assert!(ask("pg_advisory_unlock", &key).await);
         }
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_psql_session_takes_part_by_the_rule_for_keys() {
+    run(async {
+        let table = Table::new();
+        let locks = manager(&table.url()).await;
+        let rule = RULE.replace("$1", "'leasehold:deploy'");
+        let psql = || {
+            let mut command = Command::new(Postgres::programs().join("psql"));
+            command.args(["-XAt", &table.url()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let said = |mut session: Child, statement: &str| {
+            session.stdin.take().unwrap().write_all(statement.as_bytes()).unwrap();
+            String::from_utf8(session.wait_with_output().unwrap().stdout).unwrap()
+        };
+        let try_lock = format!("SELECT pg_try_advisory_lock({rule});\n");
+        let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
+        assert_eq!(said(psql(), &try_lock), "f\n");
+        guard.release().await.unwrap();
+        assert_eq!(said(psql(), &try_lock), "t\n");
+        none_held(&table).await;
+        let mut session = psql();
+        let mut typing = session.stdin.take().unwrap();
+        typing.write_all(try_lock.as_bytes()).unwrap();
+        let holds = async { while number(&table, HELD).await != 1 {} };
+        soon("the session holds it", holds).await;
+        assert!(locks.lock("deploy").try_acquire().await.unwrap().is_none());
+        drop(typing);
+        let guard = soon("the session has ended", locks.lock("deploy").acquire()).await.unwrap();
+        assert!(session.wait().unwrap().success());
+        guard.release().await.unwrap();
     });
 }
 
