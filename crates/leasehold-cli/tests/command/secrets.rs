@@ -17,7 +17,7 @@ fn the_owner_token_shows_nowhere() {
     let job = place.pid("pid");
     let token = place.owner("k");
     assert_eq!(token.len(), 32);
-    let second = place.start(place.command(["run", "k", "-v", "-w", "3", "--log-format", "json", "--", "true"]));
+    let second = place.start(place.command(["run", "k", "-v", "-w", "10", "--log-format", "json", "--", "true"]));
     wait_until("the second waits", || second.stderr().contains("waiting"));
     let mut shown = place.read("environment").into_bytes();
     assert!(!shown.is_empty());
