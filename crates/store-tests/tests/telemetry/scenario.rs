@@ -86,6 +86,8 @@ pub(crate) async fn play(locks: &LockManager, others: &LockManager, story: &Stor
     locks.close(Close::Release).await.unwrap();
     drop(guard);
     locks.lock("late").acquire().await.unwrap_err();
+    // Another thread may be telling still.
+    at_rest(locks).await;
     others.close(Close::Release).await.unwrap();
     secrets
 }
