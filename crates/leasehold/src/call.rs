@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use tracing::Span;
 
-use crate::clock::Moment;
-use crate::engine::{Engine, log};
-use crate::error::{Error, Operation, Result};
+use crate::clock::{Clock, Moment};
+use crate::engine::log;
+use crate::error::{Error, Operation};
 use crate::lease::Lease;
 use crate::observe::{
-    Acquired, Acquiring, Cancelled, Contended, Event, Failed, Polled, TimedOut, WaitEnded, Waiting, outcome,
+    Acquired, Acquiring, Cancelled, Contended, Event, Failed, Polled, Teller, TimedOut, WaitEnded, Waiting, outcome,
 };
 use crate::options::Wait;
 use crate::types::Key;
 
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    engine: &'a Arc<Engine>,
+    teller: &'a Arc<Teller>,
+    clock: &'a Clock,
     key: &'a Key,
     span: &'a Span,
     pub(crate) called: Moment,
@@ -27,69 +28,79 @@ pub(crate) struct Call<'a> {
     ended: bool,
 }
 
+/// How a call ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End<'a> {
+    /// With a lease; with none where the lock is a transaction's.
+    Granted(Option<&'a Lease>),
+    /// Somebody else held it to the end.
+    NotGranted,
+    Failed(&'a Error),
+}
+
 impl<'a> Call<'a> {
-    pub(crate) fn begin(engine: &'a Arc<Engine>, key: &'a Key, span: &'a Span, wait: Wait) -> Self {
-        engine.teller.note(|store| Event::Acquiring(Acquiring { store, key: key.clone(), wait }));
-        engine.teller.tell();
-        Self { engine, key, span, called: engine.clock.now(), attempts: 0, waits: None, ended: false }
+    pub(crate) fn begin(teller: &'a Arc<Teller>, clock: &'a Clock, key: &'a Key, span: &'a Span, wait: Wait) -> Self {
+        teller.note(|store| Event::Acquiring(Acquiring { store, key: key.clone(), wait }));
+        teller.tell();
+        Self { teller, clock, key, span, called: clock.now(), attempts: 0, waits: None, ended: false }
     }
 
     /// It asks the store.
     pub(crate) fn asks(&mut self) {
         self.attempts += 1;
         if self.attempts > 1 {
-            self.engine.teller.note(|store| Event::Polled(Polled { store, key: self.key.clone() }));
+            self.teller.note(|store| Event::Polled(Polled { store, key: self.key.clone() }));
         }
     }
 
     /// It is about to sleep until the lease may be had.
     pub(crate) fn waits(&mut self) {
         if self.waits.is_none() {
-            self.waits = Some(self.engine.clock.now());
-            self.engine.teller.note(|store| Event::Waiting(Waiting { store, key: self.key.clone() }));
+            self.waits = Some(self.clock.now());
+            self.teller.note(|store| Event::Waiting(Waiting { store, key: self.key.clone() }));
         }
         // Those behind it in line wait for this call: no observer may hold it up.
-        self.engine.teller.tell_apart();
+        self.teller.tell_apart();
     }
 
-    pub(crate) fn end(mut self, ended: &Result<Option<Arc<Lease>>>) {
+    pub(crate) fn end(mut self, end: End<'_>) {
         self.ended = true;
         self.wait_ended();
         let (key, attempts) = (|| self.key.clone(), self.attempts);
-        let teller = &self.engine.teller;
-        if teller.is_heard() {
+        if self.teller.is_heard() {
             let waited = self.elapsed();
-            teller.note(|store| match ended {
-                Ok(Some(lease)) => {
-                    let fencing = lease.fencing;
+            self.teller.note(|store| match end {
+                End::Granted(lease) => {
+                    let fencing = lease.and_then(|lease| lease.fencing);
                     Event::Acquired(Acquired { store, key: key(), waited, attempts, fencing })
                 }
-                Ok(None) if self.waits.is_some() => Event::TimedOut(TimedOut { store, key: key(), waited, attempts }),
-                Ok(None) => Event::Contended(Contended { store, key: key(), waited, attempts }),
-                Err(error) => {
+                End::NotGranted if self.waits.is_some() => {
+                    Event::TimedOut(TimedOut { store, key: key(), waited, attempts })
+                }
+                End::NotGranted => Event::Contended(Contended { store, key: key(), waited, attempts }),
+                End::Failed(error) => {
                     let (operation, kind) = (Operation::Acquire, error.kind());
                     Event::Failed(Failed { store, operation, key: Some(key()), kind, waited: Some(waited) })
                 }
             });
-            teller.tell();
+            self.teller.tell();
         }
-        let how = match ended {
-            Ok(Some(_)) => outcome::GRANTED,
-            Ok(None) if self.waits.is_some() => outcome::TIMED_OUT,
-            Ok(None) => outcome::CONTENDED,
-            Err(error) => error.kind().as_str(),
-        };
-        self.record(how, ended.as_ref().ok().and_then(Option::as_ref), ended.as_ref().err());
+        match end {
+            End::Granted(lease) => self.record(outcome::GRANTED, lease, None),
+            End::NotGranted if self.waits.is_some() => self.record(outcome::TIMED_OUT, None, None),
+            End::NotGranted => self.record(outcome::CONTENDED, None, None),
+            End::Failed(error) => self.record(error.kind().as_str(), None, Some(error)),
+        }
     }
 
     fn wait_ended(&self) {
-        if let (Some(since), true) = (self.waits, self.engine.teller.is_heard()) {
-            let waited = self.engine.clock.now().since(since);
-            self.engine.teller.note(|store| Event::WaitEnded(WaitEnded { store, key: self.key.clone(), waited }));
+        if let (Some(since), true) = (self.waits, self.teller.is_heard()) {
+            let waited = self.clock.now().since(since);
+            self.teller.note(|store| Event::WaitEnded(WaitEnded { store, key: self.key.clone(), waited }));
         }
     }
 
-    fn record(&self, how: &'static str, lease: Option<&Arc<Lease>>, error: Option<&Error>) {
+    fn record(&self, how: &'static str, lease: Option<&Lease>, error: Option<&Error>) {
         if self.span.is_disabled() {
             return;
         }
@@ -107,7 +118,7 @@ impl<'a> Call<'a> {
     }
 
     fn elapsed(&self) -> Duration {
-        self.engine.clock.now().since(self.called)
+        self.clock.now().since(self.called)
     }
 }
 
@@ -117,11 +128,11 @@ impl Drop for Call<'_> {
             return;
         }
         self.wait_ended();
-        if self.engine.teller.is_heard() {
+        if self.teller.is_heard() {
             let (waited, attempts) = (self.elapsed(), self.attempts);
             let key = self.key.clone();
-            self.engine.teller.note(|store| Event::Cancelled(Cancelled { store, key, waited, attempts }));
-            self.engine.teller.tell();
+            self.teller.note(|store| Event::Cancelled(Cancelled { store, key, waited, attempts }));
+            self.teller.tell();
         }
         self.record(outcome::CANCELLED, None, None);
     }

@@ -92,6 +92,17 @@ pub(crate) fn outcome<T>(ran: &Result<Option<Ran<T>>>) -> &'static str {
     }
 }
 
+/// What the work returned, or the panic that it ended with.
+#[cfg(feature = "postgres")]
+pub(crate) async fn caught<T>(work: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
 async fn stop_on_loss<T>(lease: &Lease, work: impl Future<Output = T>) -> End<T> {
     let mut work = pin!(work);
     let mut lost = pin!(lease.until_lost());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Span;
 
-use crate::call::Call;
+use crate::call::{Call, End};
 use crate::clock::Moment;
 use crate::engine::{Engine, closed_error};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -30,7 +30,7 @@ impl Request<'_> {
     pub(crate) async fn acquire(&self, wait: Wait, span: &Span) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         let usable = engine.check_usable();
-        let mut call = Call::begin(engine, self.key, span, wait);
+        let mut call = Call::begin(&engine.teller, &engine.clock, self.key, span, wait);
         let called = call.called;
         let outcome = match (usable, wait) {
             (Err(error), _) => Err(error),
@@ -38,7 +38,11 @@ impl Request<'_> {
             (Ok(()), Wait::UpTo(wait)) => self.in_line(Some(called + wait), &mut call).await,
             (Ok(()), Wait::Forever) => self.in_line(None, &mut call).await,
         };
-        call.end(&outcome);
+        call.end(match &outcome {
+            Ok(Some(lease)) => End::Granted(Some(lease)),
+            Ok(None) => End::NotGranted,
+            Err(error) => End::Failed(error),
+        });
         outcome.map_err(|error| engine.in_context(error, Operation::Acquire, Some(self.key)))
     }
 

@@ -29,7 +29,7 @@ use self::ear::Hearing;
 use self::fault::Effect;
 use self::layout::{Facts, Names};
 use self::link::Link;
-pub use self::transaction::{lock_in_transaction, with_lock_in_transaction};
+pub use self::transaction::{TransactionLocks, lock_in_transaction, with_lock_in_transaction};
 use self::waiters::Telling;
 use self::wire::Parameter;
 pub use self::xact::PostgresTransactionStore;

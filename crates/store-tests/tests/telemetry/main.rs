@@ -23,6 +23,7 @@ mod logs;
 mod meters;
 mod scenario;
 mod story;
+mod transactions;
 
 const PASSWORD: &str = "swordfish";
 

@@ -9,7 +9,7 @@ use leasehold::{Close, Lock, LockGuard, LockManager, LostReason, Renew, Wait};
 use crate::story::Story;
 
 /// Five times and more of what anything here needs on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Short, so that it is over soon; on a slow machine only a longer wait.
 const BRIEF: Duration = Duration::from_millis(20);
@@ -167,7 +167,7 @@ async fn ends_of_leases(locks: &LockManager, story: &Story, secrets: &mut Secret
     assert_eq!(stopped.unwrap_err().lost_reason(), Some(LostReason::MaxHold));
 }
 
-async fn held(others: &LockManager, name: &str) -> LockGuard {
+pub(crate) async fn held(others: &LockManager, name: &str) -> LockGuard {
     others.lock(name).try_acquire().await.unwrap().unwrap()
 }
 
@@ -175,7 +175,7 @@ fn waiting(lock: Lock) -> tokio::task::JoinHandle<LockGuard> {
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
-async fn at_rest(locks: &LockManager) {
+pub(crate) async fn at_rest(locks: &LockManager) {
     soon(async {
         while !Residue::of(locks).is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -184,6 +184,6 @@ async fn at_rest(locks: &LockManager) {
     .await;
 }
 
-async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it comes")
 }

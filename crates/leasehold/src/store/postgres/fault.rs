@@ -92,6 +92,11 @@ pub(super) fn unexpected_look() -> Error {
     unexpected(Effect::Look)
 }
 
+/// Whether the server answered, and the session goes on.
+pub(super) fn is_answer(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(is_certain)
+}
+
 /// Whether the statement was surely rolled back. A pooler tells the loss of its own connection as an error, too.
 fn is_certain(error: &DbError) -> bool {
     let is_error = error.parsed_severity().map_or(error.severity() == "ERROR", |severity| severity == Severity::Error);

@@ -1,17 +1,28 @@
 //! A lock in a transaction of the caller's own: it lives and dies with what is written there.
 
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::Arc;
 
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{CancelToken, Client, IsolationLevel, SimpleQueryMessage, SimpleQueryRow, Transaction};
+use tokio_postgres::{Client, IsolationLevel, Transaction};
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
-use super::advisory::id;
-use super::fault::{self, Effect};
-use super::tls::{self, Trust};
+use self::held::Held;
 use super::wire;
+use crate::call::{Call, End};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::manager::LockManager;
+use crate::observe::{Teller, outcome};
 use crate::options::Wait;
+use crate::scoped::caught;
 use crate::types::Key;
+
+mod held;
+mod statements;
+
+/// The name under which the locks are told.
+const STORE: &str = "postgres";
 
 /// Takes the lock of `key` in a transaction of the caller's own, and waits for it as long as the session's `lock_timeout`
 /// and `statement_timeout` let it; with `SET LOCAL lock_timeout = '5s'` for at most 5 s.
@@ -51,10 +62,7 @@ use crate::types::Key;
 /// late and meet the connection's next statement, which then fails with `57014`. In any case the lock ends with the
 /// transaction.
 pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Result<()> {
-    let waiting = GivenUp(Some(transaction.cancel_token()));
-    let locked = transaction.batch_execute(&format!("SELECT pg_advisory_xact_lock({})", id(key))).await;
-    waiting.answered();
-    locked.map_err(|error| about(key, locking(error)))
+    TransactionLocks::default().lock(transaction, key).await
 }
 
 /// Runs `work` in a transaction that has the lock of `key`, and commits: the release and what `work` wrote happen together,
@@ -101,124 +109,183 @@ pub async fn with_lock_in_transaction<T, E: From<Error>>(
     wait: Wait,
     work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
 ) -> std::result::Result<Option<T>, E> {
-    let failed = |error: Error| E::from(about(key, error));
-    let begun = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await;
-    let begun = begun.map_err(|error| failed(before(error)))?;
-    let mark = wire::new_id().map_err(&failed)?;
-    if !take(&begun, key, wait, &mark).await.map_err(&failed)? {
-        begun.rollback().await.map_err(|error| failed(before(error)))?;
-        return Ok(None);
-    }
-    match work(&begun).await {
-        Ok(value) => {
-            commit(begun, &mark).await.map_err(failed)?;
-            Ok(Some(value))
-        }
-        Err(error) => {
-            // It was the work that failed; what it wrote is undone, at the latest with the connection.
-            begun.rollback().await.ok();
-            Err(error)
-        }
-    }
+    TransactionLocks::default().with_lock(client, key, wait, work).await
 }
 
-/// Takes the lock, and leaves the transaction's limits as they were. `false` = the wait ended before.
+/// Locks in transactions of the caller's own, of which the observers of a manager are told.
 ///
-/// By statements that leave nothing open, so that the transaction sees what is there and holds up nobody.
-async fn take(transaction: &Transaction<'_>, key: &Key, wait: Wait, mark: &str) -> Result<bool> {
-    let mark = format!("SELECT set_config('leasehold.work', '{mark}', true)");
-    let wait = match wait {
-        Wait::No | Wait::UpTo(Duration::ZERO) => {
-            let row = ask(transaction, &format!("{mark}; SELECT pg_try_advisory_xact_lock({})", id(key))).await;
-            return Ok(row.map_err(locking)?.is_some_and(|row| row.get(0) == Some("t")));
+/// ```no_run
+/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::store::postgres::{PostgresStore, TransactionLocks};
+/// use leasehold::{Key, LockManager, Wait};
+///
+/// let locks = LockManager::new(PostgresStore::connect("postgres://localhost/app").await?);
+/// let in_transactions = TransactionLocks::told_to_observers_of(&locks);
+/// let key = Key::new("app", "invoices")?;
+/// let ran = in_transactions
+///     .with_lock(client, &key, Wait::No, async |transaction| {
+///         transaction.execute("UPDATE counters SET last = last + 1", &[]).await?;
+///         Ok::<_, Box<dyn std::error::Error>>(())
+///     })
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct TransactionLocks {
+    teller: Arc<Teller>,
+    clock: Clock,
+}
+
+impl Default for TransactionLocks {
+    /// No observer is told; spans there are all the same.
+    fn default() -> Self {
+        Self { teller: Teller::new(STORE, Vec::new()), clock: Clock::system() }
+    }
+}
+
+impl TransactionLocks {
+    /// Has the observers of `locks` told, by the name `postgres`, whatever the store of `locks` is.
+    ///
+    /// Nothing else is taken from it: the locks exclude those of
+    /// [`PostgresAdvisoryStore`](super::PostgresAdvisoryStore) and
+    /// [`PostgresTransactionStore`](super::PostgresTransactionStore) in the same database, and no others.
+    pub fn told_to_observers_of(locks: &LockManager) -> Self {
+        Self { teller: Arc::clone(&locks.engine().teller), clock: locks.engine().clock.clone() }
+    }
+
+    /// As [`lock_in_transaction`]. Nobody can tell when the transaction ends, so the lock counts as handed over to it at
+    /// once.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock_in_transaction`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock_in_transaction`].
+    pub async fn lock(&self, transaction: &Transaction<'_>, key: &Key) -> Result<()> {
+        let lock = async |call: &mut Call<'_>| statements::lock(self, transaction, key, call).await.map(Some);
+        self.call(key, Wait::Forever, lock).await?;
+        Held::by(self, key).by_the_transaction();
+        Ok(())
+    }
+
+    /// As [`with_lock_in_transaction`].
+    ///
+    /// # Errors
+    ///
+    /// As [`with_lock_in_transaction`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`with_lock_in_transaction`].
+    pub async fn with_lock<T, E: From<Error>>(
+        &self,
+        client: &mut Client,
+        key: &Key,
+        wait: Wait,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<Option<T>, E> {
+        let span = tracing::debug_span!(
+            "lock.with",
+            namespace = key.namespace(),
+            key = key.name(),
+            store = STORE,
+            wait = wait.seconds(),
+            outcome = Empty,
+        );
+        pin!(self.scoped(client, key, wait, work, &span)).instrument(span.clone()).await
+    }
+
+    async fn scoped<T, E: From<Error>>(
+        &self,
+        client: &mut Client,
+        key: &Key,
+        wait: Wait,
+        work: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
+        span: &Span,
+    ) -> std::result::Result<Option<T>, E> {
+        let failed = |error: Error| {
+            span.record("outcome", error.kind().as_str());
+            E::from(about(key, error))
+        };
+        let begun = self.call(key, wait, async move |call| self.begin(client, key, wait, call).await).await;
+        let Some((transaction, mark)) = begun.map_err(failed)? else {
+            span.record("outcome", outcome::NOT_RUN);
+            return Ok(None);
+        };
+        let held = Held::by(self, key);
+        match caught(work(&transaction)).await {
+            Ok(Ok(value)) => {
+                held.until(statements::commit(transaction, &mark)).await.map_err(failed)?;
+                span.record("outcome", outcome::RAN);
+                Ok(Some(value))
+            }
+            Ok(Err(error)) => {
+                span.record("outcome", outcome::RAN);
+                // It was the work that failed; what it wrote is undone, at the latest with the connection.
+                held.until(statements::roll_back(transaction)).await.ok();
+                Err(error)
+            }
+            Err(panic) => {
+                span.record("outcome", outcome::PANICKED);
+                held.until(statements::roll_back(transaction)).await.ok();
+                std::panic::resume_unwind(panic)
+            }
         }
-        Wait::UpTo(wait) => wait,
-        Wait::Forever => Duration::ZERO,
-    };
-    let most = wait.as_nanos().div_ceil(1_000_000).min(i32::MAX.unsigned_abs().into());
-    let limits = "current_setting('lock_timeout'), current_setting('statement_timeout')";
-    let limit = format!("set_config('lock_timeout', '{most}', true), set_config('statement_timeout', '0', true)");
-    let before = ask(transaction, &format!("{mark}; SELECT {limits}, {limit}")).await.map_err(locking)?;
-    let before = before.ok_or_else(fault::unexpected_look)?;
-    let quoted = |at| before.get(at).map(|limit| limit.replace('\'', "''")).ok_or_else(fault::unexpected_look);
-    let (lock, statement) = (quoted(0)?, quoted(1)?);
-    match lock_in_transaction(transaction, key).await {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::Contended => return Ok(false),
-        Err(error) => return Err(error),
     }
-    let restoring = format!(
-        "SELECT set_config('lock_timeout', '{lock}', true), set_config('statement_timeout', '{statement}', true)"
-    );
-    ask(transaction, &restoring).await.map_err(locking)?;
-    Ok(true)
-}
 
-/// Commits, if there is something to commit: the server answers the commit of a transaction that has failed or ended as if
-/// it had succeeded.
-async fn commit(transaction: Transaction<'_>, mark: &str) -> Result<()> {
-    let ended = || {
-        let message = "the transaction had ended or failed before the work did: nothing more is committed, and what the \
-            work committed by a statement of its own stays";
-        Error::new(ErrorKind::NotHeld, message)
-    };
-    let check = format!("SELECT current_setting('leasehold.work', true) = '{mark}'");
-    match ask(&transaction, &check).await {
-        Ok(Some(row)) if row.get(0) == Some("t") => {}
-        Ok(_) => return Err(ended()),
-        Err(error) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
-            return Err(ended().with_source(error));
+    /// Begins a transaction that has the lock, and a mark by which it is known again.
+    async fn begin<'a>(
+        &self,
+        client: &'a mut Client,
+        key: &Key,
+        wait: Wait,
+        call: &mut Call<'_>,
+    ) -> Result<Option<(Transaction<'a>, String)>> {
+        let begun = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await;
+        let (begun, mark) = (begun.map_err(statements::before)?, wire::new_id()?);
+        if statements::take(self, &begun, key, wait, &mark, call).await? {
+            return Ok(Some((begun, mark)));
         }
-        Err(error) => return Err(before(error)),
+        begun.rollback().await.map_err(statements::before)?;
+        Ok(None)
     }
-    transaction.commit().await.map_err(|error| fault::of(error, Effect::Change))
-}
 
-/// The last row, in text.
-async fn ask(
-    transaction: &Transaction<'_>,
-    statements: &str,
-) -> std::result::Result<Option<SimpleQueryRow>, tokio_postgres::Error> {
-    let last = |message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    };
-    Ok(transaction.simple_query(statements).await?.into_iter().filter_map(last).next_back())
-}
-
-/// What a failure to lock means. Only the limit for locks says that somebody has it.
-fn locking(error: tokio_postgres::Error) -> Error {
-    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-        return Error::new(ErrorKind::Contended, "held by somebody else until the wait ended").with_source(error);
+    /// A call for the lock, as observers and spans see it.
+    async fn call<T>(
+        &self,
+        key: &Key,
+        wait: Wait,
+        ask: impl AsyncFnOnce(&mut Call<'_>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let span = tracing::debug_span!(
+            "lock.acquire",
+            namespace = key.namespace(),
+            key = key.name(),
+            store = STORE,
+            wait = wait.seconds(),
+            outcome = Empty,
+            waited = Empty,
+            attempts = Empty,
+            error = Empty,
+        );
+        let asked = async {
+            let mut call = Call::begin(&self.teller, &self.clock, key, &span, wait);
+            let answer = ask(&mut call).await;
+            call.end(match &answer {
+                Ok(Some(_)) => End::Granted(None),
+                Ok(None) => End::NotGranted,
+                Err(error) if error.kind() == ErrorKind::Contended => End::NotGranted,
+                Err(error) => End::Failed(error),
+            });
+            answer.map_err(|error| about(key, error))
+        };
+        pin!(asked).instrument(span.clone()).await
     }
-    before(error)
-}
-
-/// What a failure before anything is committed means: whatever was done is undone.
-fn before(error: tokio_postgres::Error) -> Error {
-    fault::of(error, Effect::Look)
 }
 
 fn about(key: &Key, error: Error) -> Error {
-    error.during(Operation::Acquire).on_store("postgres").on_key(key)
-}
-
-/// A statement that waits, and is given up by the server if nobody waits for it any more.
-struct GivenUp(Option<CancelToken>);
-
-impl GivenUp {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for GivenUp {
-    fn drop(&mut self) {
-        let Some(token) = self.0.take() else { return };
-        // Who reads the request may cancel this statement and no more, so it does not matter whom it is told to.
-        let (Ok(runtime), Ok(tls)) = (tokio::runtime::Handle::try_current(), tls::connector(Trust::Anybody)) else {
-            return;
-        };
-        runtime.spawn(async move { token.cancel_query(tls).await.ok() });
-    }
+    error.during(Operation::Acquire).on_store(STORE).on_key(key)
 }
