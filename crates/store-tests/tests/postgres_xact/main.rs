@@ -8,5 +8,6 @@ mod limits;
 mod line;
 mod losses;
 mod own;
+mod own_losses;
 mod pooler;
 mod setting;

@@ -52,9 +52,8 @@ const STORE: &str = "postgres";
 /// # Errors
 ///
 /// After any of them the server refuses everything but a rollback. [`ErrorKind::Contended`] if the session's `lock_timeout`
-/// has passed; [`ErrorKind::Unavailable`] if the server gave it up for a deadlock, another limit or a cancel request;
-/// [`ErrorKind::Indeterminate`] if the connection broke, and with it the transaction; [`ErrorKind::Rejected`] for what else
-/// the server refuses.
+/// has passed; [`ErrorKind::Unavailable`] if the server gave it up for a deadlock, another limit or a cancel request, or the
+/// connection broke, and with it the transaction; [`ErrorKind::Rejected`] for what else the server refuses.
 ///
 /// # Cancel safety
 ///
@@ -94,8 +93,8 @@ pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Re
 ///
 /// # Errors
 ///
-/// Those of `work`, and of this crate: [`ErrorKind::Unavailable`] if the server refused for now, and surely nothing was
-/// committed; [`ErrorKind::Indeterminate`] if the connection broke: where it did so while committing, the writes may have been
+/// Those of `work`, and of this crate: [`ErrorKind::Unavailable`] if the server refused for now or the connection broke, and
+/// surely nothing was committed; [`ErrorKind::Indeterminate`] if it broke while committing: the writes may have been
 /// committed; [`ErrorKind::NotHeld`] if `work` ended the transaction by a statement of its own, or went on after an error
 /// that the server does not forgive: nothing more is committed then, and what `work` committed by a statement of its own
 /// stays; [`ErrorKind::Rejected`] for what else the server refuses.
