@@ -198,7 +198,10 @@ impl LockManager {
             Err(error) => Err(error),
         };
         let removed = engine.reported(removed, Operation::ForceRelease, Some(&key))?;
-        tracing::warn!(key = key.name(), removed = removed.is_some(), "force release");
+        match removed {
+            Some(_) => tracing::warn!(key = key.name(), "force release"),
+            None => tracing::debug!(key = key.name(), "force release: nothing was held"),
+        }
         engine.lines.ring(&key);
         Ok(removed)
     }
