@@ -93,8 +93,7 @@ impl LockGuard {
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let lease = &self.handle.lease;
         let engine = &lease.engine;
-        let ttl =
-            engine.check_ttl(ttl).map_err(|error| engine.in_context(error, Operation::Extend, Some(&lease.key)))?;
+        let ttl = engine.reported(engine.check_ttl(ttl), Operation::Extend, Some(&lease.key))?;
         self.prolong(Use::Extend, Some(ttl), None, || {
             lease.use_ttl(ttl);
             Ok(())
@@ -167,8 +166,7 @@ impl LockGuard {
     pub async fn hand_over(&self) -> Result<OwnerToken> {
         let lease = &self.handle.lease;
         let engine = &lease.engine;
-        let can = engine.check_hand_over();
-        can.map_err(|error| engine.in_context(error, Operation::Transfer, Some(&lease.key)))?;
+        engine.reported(engine.check_hand_over(), Operation::Transfer, Some(&lease.key))?;
         self.prolong(Use::HandOver, None, Some(Tie::Nothing), || {
             lease.end(LostReason::HandedOver).map_err(|reason| lease.not_held(reason))?;
             engine.renewals.leave(lease);
