@@ -242,8 +242,11 @@ impl Engine {
         }
     }
 
-    /// Notes an error that ends a call.
+    /// Notes an error that ends a call; in a forked child nobody is told.
     pub(crate) fn failed(&self, operation: Operation, key: Option<&Key>, error: &Error) {
+        if self.is_forked() {
+            return;
+        }
         let kind = error.kind();
         self.teller.note(|store| Event::Failed(Failed { store, operation, key: key.cloned(), kind, waited: None }));
     }

@@ -93,9 +93,8 @@ impl LockGuard {
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let lease = &self.handle.lease;
         let engine = &lease.engine;
-        let ttl =
-            engine.check_ttl(ttl).map_err(|error| engine.in_context(error, Operation::Extend, Some(&lease.key)))?;
-        self.prolong(Some(ttl), None, || {
+        let ttl = engine.reported(engine.check_ttl(ttl), Operation::Extend, Some(&lease.key))?;
+        self.prolong(Use::Extend, Some(ttl), None, || {
             lease.use_ttl(ttl);
             Ok(())
         })
@@ -115,7 +114,7 @@ impl LockGuard {
     ///
     /// If dropped, the lease may or may not be tied anew; it is held as before.
     pub async fn tie_to(&self, tie: Tie) -> Result<()> {
-        self.prolong(None, Some(tie), || Ok(())).await
+        self.prolong(Use::Extend, None, Some(tie), || Ok(())).await
     }
 
     /// Gives the lease back.
@@ -167,9 +166,8 @@ impl LockGuard {
     pub async fn hand_over(&self) -> Result<OwnerToken> {
         let lease = &self.handle.lease;
         let engine = &lease.engine;
-        let can = engine.check_hand_over();
-        can.map_err(|error| engine.in_context(error, Operation::Transfer, Some(&lease.key)))?;
-        self.prolong(None, Some(Tie::Nothing), || {
+        engine.reported(engine.check_hand_over(), Operation::Transfer, Some(&lease.key))?;
+        self.prolong(Use::HandOver, None, Some(Tie::Nothing), || {
             lease.end(LostReason::HandedOver).map_err(|reason| lease.not_held(reason))?;
             engine.renewals.leave(lease);
             Ok(())
@@ -194,6 +192,7 @@ impl LockGuard {
     /// One confirmed extend by `ttl`, or by the lease's own; `then` runs before any other operation on this lease can.
     async fn prolong(
         &self,
+        operation: Use,
         ttl: Option<Duration>,
         tie: Option<Tie>,
         then: impl FnOnce() -> Result<()> + Send,
@@ -209,7 +208,7 @@ impl LockGuard {
             fencing = Empty,
             outcome = Empty,
         );
-        let prolonged = self.confirm_extend(ttl, tie, then).instrument(span.clone()).await;
+        let prolonged = self.confirm_extend(operation, ttl, tie, then).instrument(span.clone()).await;
         if !span.is_disabled() {
             lease.record_on(&span);
             span.record("outcome", prolonged.as_ref().err().map_or(outcome::OK, |error| error.kind().as_str()));
@@ -219,6 +218,7 @@ impl LockGuard {
 
     async fn confirm_extend(
         &self,
+        operation: Use,
         ttl: Option<Duration>,
         tie: Option<Tie>,
         then: impl FnOnce() -> Result<()> + Send,
@@ -229,7 +229,6 @@ impl LockGuard {
         if engine.is_forked() {
             return Err(Error::new(ErrorKind::NotHeld, "the lease belongs to the parent process"));
         }
-        let operation = if tie.is_some() { Use::Tie } else { Use::Extend };
         let reserved = tokio::select! {
             reserved = lease.reserve(operation) => reserved,
             reason = lease.until_lost() => return Err(lease.not_held(reason)),

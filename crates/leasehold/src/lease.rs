@@ -236,7 +236,8 @@ impl Lease {
     }
 
     /// Reserves a renewal beside an extend that nobody may be polling. Neither can harm the other: an extend never
-    /// shortens, and only what was confirmed moves the deadline. The next operation waits for both.
+    /// shortens, a renewal leaves the tie as it finds it, and only what was confirmed moves the deadline. The next
+    /// operation waits for both.
     pub(crate) fn reserve_beside_extend(self: &Arc<Self>) -> Option<Reserved> {
         self.reserve_beside(Use::Extend as u8, Use::Renewal)
     }
@@ -300,10 +301,10 @@ impl Lease {
 #[repr(u8)]
 pub(crate) enum Use {
     Renewal = 1,
-    /// By the caller; changes nothing but the end of the lease.
+    /// By the caller, who goes on holding; changes the end of the lease and to whom it is tied.
     Extend = 2,
-    /// Changes to whom the lease is tied: a renewal must not overtake it, or come after it.
-    Tie = 4,
+    /// Leaves the lease to somebody else: a renewal must not come after it.
+    HandOver = 4,
 }
 
 /// The store operation in flight for a lease: the only one, but for a renewal beside an extend.

@@ -17,7 +17,7 @@
 //! | leave it standing until its ttl | [`LockGuard::keep`] |
 //! | see who holds what | [`LockManager::holder`], [`LockManager::list`] |
 //! | free a lock that is stuck | [`LockManager::force_release`] |
-//! | choose the store by a URL, the environment or a file | [`LockManager::connect`], [`LockManager::from_config`] |
+//! | choose the store by a URL, the environment or, with the feature `config`, a file | [`LockManager::connect`], [`LockManager::from_config`] |
 //! | be sure that it reaches other hosts | [`LockManagerBuilder::require_scope`] |
 //! | tell my health | [`LockManager::ping`]; [`LockManager::diagnose`] for operators |
 //! | not wait for a store that is out | [`Breaker`](store::breaker::Breaker), [`Retry`](store::retry::Retry) |

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::call::Call;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -237,7 +238,7 @@ impl Lock {
     ///
     /// Nothing is changed if the future is dropped.
     pub async fn holder(&self) -> Result<Option<Holder>> {
-        Ok(self.engine.inspect(self.key()?).await?.holders.into_iter().next())
+        Ok(self.engine.inspect(self.key_for(Operation::Inspect)?).await?.holders.into_iter().next())
     }
 
     async fn acquire_with(&self, wait: Wait) -> Result<Option<LockGuard>> {
@@ -245,9 +246,7 @@ impl Lock {
     }
 
     async fn acquire_lease(&self, wait: Wait) -> Result<Option<Arc<Lease>>> {
-        let (engine, key) = (&self.engine, self.key()?);
-        let terms = self.terms().map_err(|error| engine.in_context(error, Operation::Acquire, Some(key)))?;
-        let request = Request { engine, key, terms, holder: self.holder.as_ref() };
+        let (engine, key) = (&self.engine, self.key_for(Operation::Acquire)?);
         let span = tracing::debug_span!(
             "lock.acquire",
             namespace = key.namespace(),
@@ -262,8 +261,22 @@ impl Lock {
             attempts = Empty,
             error = Empty,
         );
+        let terms = match self.terms() {
+            Ok(terms) => terms,
+            Err(error) => {
+                let refused = engine.check_usable().and(Err(error));
+                Call::begin(engine, key, &span, wait).end(&refused);
+                return refused.map_err(|error| engine.in_context(error, Operation::Acquire, Some(key)));
+            }
+        };
+        let request = Request { engine, key, terms, holder: self.holder.as_ref() };
         // Moved once only, for it is large.
         pin!(request.acquire(wait, &span)).instrument(span.clone()).await
+    }
+
+    /// The key of a call. A name that makes none is in the way of its event, too: there is nothing to tell of.
+    fn key_for(&self, operation: Operation) -> Result<&Key> {
+        self.key().map_err(|error| self.engine.in_context(error, operation, None))
     }
 
     /// The ttl and the rest, checked.

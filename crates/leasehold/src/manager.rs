@@ -158,7 +158,7 @@ impl LockManager {
     ///
     /// Nothing is changed if the future is dropped.
     pub async fn inspect(&self, name: &str) -> Result<Inspection> {
-        self.engine.inspect(&self.key(name)?).await
+        self.engine.inspect(&self.key(name, Operation::Inspect)?).await
     }
 
     /// Which locks of this namespace, with names that start with `prefix`, are held.
@@ -189,7 +189,7 @@ impl LockManager {
     ///
     /// If dropped, the lease may or may not be removed.
     pub async fn force_release(&self, name: &str, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
-        let (engine, key) = (&self.engine, self.key(name)?);
+        let (engine, key) = (&self.engine, self.key(name, Operation::ForceRelease)?);
         let removed = match engine.check_usable() {
             Ok(()) => {
                 let removal = engine.store().force_release(&key, expected);
@@ -198,7 +198,10 @@ impl LockManager {
             Err(error) => Err(error),
         };
         let removed = engine.reported(removed, Operation::ForceRelease, Some(&key))?;
-        tracing::warn!(key = key.name(), removed = removed.is_some(), "force release");
+        match removed {
+            Some(_) => tracing::warn!(key = key.name(), "force release"),
+            None => tracing::debug!(key = key.name(), "force release: nothing was held"),
+        }
         engine.lines.ring(&key);
         Ok(removed)
     }
@@ -335,8 +338,8 @@ impl LockManager {
         engine.ask(Operation::List, None, engine.read_limit(), engine.store().list(&prefix, page)).await
     }
 
-    fn key(&self, name: &str) -> Result<Key> {
-        Key::new(self.namespace(), name)
+    fn key(&self, name: &str, operation: Operation) -> Result<Key> {
+        Key::new(self.namespace(), name).map_err(|error| self.engine.in_context(error, operation, None))
     }
 }
 

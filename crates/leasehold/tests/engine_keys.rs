@@ -20,8 +20,8 @@ async fn malformed_keys_are_refused_before_the_store_is_asked() {
     let token = OwnerToken::mint().unwrap();
     for name in ["", &"x".repeat(513), "a\nb", "a\0b", "\u{7f}", "tab\t", "c1\u{85}"] {
         let lock = locks.lock(name);
+        assert_eq!(lock.key().map(drop).unwrap_err().kind(), ErrorKind::InvalidInput);
         let errors = [
-            lock.key().map(drop).unwrap_err(),
             lock.try_acquire().await.map(drop).unwrap_err(),
             lock.acquire_within(SECOND).await.map(drop).unwrap_err(),
             lock.acquire().await.map(drop).unwrap_err(),
@@ -39,6 +39,7 @@ async fn malformed_keys_are_refused_before_the_store_is_asked() {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name:?}");
             let line = error.to_string();
             assert!(line.contains("invalid key") && !line.contains('\n'), "{line}");
+            assert!(error.operation().is_some() && error.store().is_some(), "in its context: {line}");
         }
     }
     assert_eq!(bed.store.total_calls(), 0);

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::store::noop::NoopStore;
 use leasehold::testkit::Fault;
-use leasehold::{LockManager, Renew, Wait};
+use leasehold::{FencingToken, LockManager, Renew, Wait};
 use parking_lot::Mutex;
 use support::rig::{Rig, TTL, ms, secs, settle, until_nothing_is_left};
 use tokio::time::{sleep, timeout};
@@ -142,6 +142,14 @@ async fn what_went_wrong_is_said() {
     assert_eq!(lines.last().unwrap(), "WARN: lease lost");
     rig.store.heal();
     drop(guard);
+    until_nothing_is_left(&manager).await;
+    assert!(manager.force_release("k", None).await.unwrap().is_none());
+    assert_eq!(logs.lines(), Vec::<String>::new(), "nothing was there");
+    let guard = manager.lock("k").try_acquire().await.unwrap().unwrap();
+    assert!(manager.force_release("k", None).await.unwrap().is_some());
+    assert_eq!(logs.lines(), ["WARN: force release"]);
+    guard.lost().await;
+    logs.lines();
     LockManager::new(NoopStore);
     assert_eq!(logs.lines(), ["WARN: this store excludes nobody"]);
 }
@@ -185,6 +193,24 @@ async fn spans_say_how_it_went() {
     guard.release().await.unwrap();
     let outcomes: Vec<_> = logs.spans("lock.acquire").into_iter().map(|span| span["outcome"].clone()).collect();
     assert_eq!(outcomes, ["granted", "granted", "contended", "timed out", "cancelled"]);
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let owner = guard.owner_token().fingerprint();
+    let token = guard.hand_over().await.unwrap();
+    let of_lease = |span: &Fields, owner: &str, fencing: Option<FencingToken>, outcome| {
+        is(span, &[("namespace", "leasehold"), ("key", "k"), ("store", "bent"), ("owner", owner)]);
+        is(span, &[("fencing", &fencing.unwrap().to_string()), ("ttl", "30.0"), ("outcome", outcome)]);
+    };
+    of_lease(&logs.spans("lock.extend")[0], &owner, guard.fencing_token(), "ok");
+    let resumed = lock.resume(&token).await.unwrap();
+    let owner = resumed.owner_token().fingerprint();
+    of_lease(&logs.spans("lock.resume")[0], &owner, resumed.fencing_token(), "resumed");
+    assert!(lock.resume(&token).await.is_err());
+    let refused = &logs.spans("lock.resume")[1];
+    is(refused, &[("outcome", "not held"), ("key", "k")]);
+    assert!(!refused.contains_key("owner"), "{refused:?}");
+    resumed.extend(secs(60)).await.unwrap();
+    is(&logs.spans("lock.extend")[1], &[("ttl", "60.0"), ("owner", &owner), ("outcome", "ok")]);
+    resumed.release().await.unwrap();
     let panics = tokio::spawn(async move {
         let run = lock.run_future(|_| async {
             settle().await;

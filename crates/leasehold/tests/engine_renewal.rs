@@ -379,6 +379,25 @@ async fn an_extend_that_nobody_polls_costs_no_lease() {
     assert_eq!(rig.calls(Operation::Extend), 0);
 }
 
+/// Whoever it is to be tied to, a renewal says nothing of that, and cannot harm it.
+#[tokio::test(start_paused = true)]
+async fn a_tie_that_nobody_polls_costs_no_lease() {
+    let rig = Rig::new();
+    let guard = rig.manager().lock("k").try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::delay(secs(1)));
+    let mut tying = Box::pin(guard.tie_to(Tie::Nothing));
+    assert!(tying.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    rig.store.clear_log();
+    sleep(secs(180)).await;
+    guard.check().unwrap();
+    let log = rig.store.log();
+    assert!(!log.is_empty() && log.iter().all(|call| call.tie.is_none()), "{log:?}");
+    tying.await.ok();
+    guard.check().unwrap();
+    guard.tie_to(Tie::Process).await.unwrap();
+    assert_eq!(rig.store.log().pop().unwrap().tie, Some(Tie::Process));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_waits_for_a_renewal_that_went_beside_an_extend() {
     let rig = Rig::new();

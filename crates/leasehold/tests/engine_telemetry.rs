@@ -17,7 +17,8 @@ use std::task::{Context, Poll, Waker};
 
 use leasehold::observe::{Event, Observer};
 use leasehold::store::memory::MemoryStore;
-use leasehold::testkit::Fault;
+use leasehold::store::{Attempt, Capabilities, Grant, Scope};
+use leasehold::testkit::{Fault, ScriptedStore};
 use leasehold::{Close, ErrorKind, LockManager, LostReason, Operation, Renew, Wait};
 use parking_lot::Mutex;
 use support::rig::{Rig, TTL, ms, secs, settle, until_nothing_is_left};
@@ -125,6 +126,48 @@ async fn every_call_tells_how_it_began_and_how_it_ended() {
     assert!(lock.try_acquire().await.is_err());
     assert_eq!(told.take().await, "acquiring failed");
     assert_eq!(["calls", "waiters", "held"].map(|gauge| told.gauge(gauge)), [0; 3]);
+}
+
+/// What is refused before the store is asked ends with one event, too.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_makes_no_sense_is_told_as_failed() {
+    let rig = Rig::new();
+    let (manager, told) = observed(&rig);
+    let (lock, hasty) = (manager.lock("k"), manager.lock("k").ttl(ms(1)));
+    assert_eq!(hasty.try_acquire().await.unwrap_err().operation(), Some(Operation::Acquire));
+    assert_eq!(told.take().await, "acquiring failed");
+    assert!(hasty.run(async |_| ()).await.unwrap_err().store().is_some());
+    assert_eq!(told.take().await, "acquiring failed");
+    assert!(lock.clone().max_hold(ms(0)).acquire().await.is_err());
+    assert_eq!(told.take().await, "acquiring failed");
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    told.take().await;
+    assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(told.take().await, "failed");
+    assert_eq!(hasty.resume(guard.owner_token()).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(told.take().await, "failed");
+    assert_eq!(lock.extend_by(guard.owner_token(), ms(1)).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(told.take().await, "failed");
+    // There is no key to tell of.
+    assert!(manager.lock("").try_acquire().await.is_err());
+    assert!(manager.force_release("a\nb", None).await.is_err());
+    assert_eq!(told.take().await, "");
+    assert_eq!(told.gauge("calls"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_that_cannot_be_is_told_as_failed() {
+    let store = ScriptedStore::new()
+        .with_capabilities(Capabilities::new(Scope::Process))
+        .on_acquire("k", Ok(Attempt::Acquired(Grant::new(TTL))))
+        .on_release("k", Ok(true));
+    let told = Names::default();
+    let manager = LockManager::builder(store).observer(told.clone()).build().unwrap();
+    let guard = manager.lock("k").try_acquire().await.unwrap().unwrap();
+    told.take().await;
+    assert_eq!(guard.hand_over().await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(told.take().await, "failed");
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,15 +1,36 @@
-//! The table of promises names tests that exist.
+//! The table of promises is whole, and names tests that exist.
 
 #![allow(clippy::expect_used, reason = "an error fails the test, also in its helpers")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+const TABLE: &str = "../../docs/promises.md";
+
 const CASES: &str = "../leasehold/src/testkit/conformance/table.rs";
+
+/// Our macros that make tests of the functions which they list.
+const MAKERS: [&str; 8] = [
+    "against_each!",
+    "in_a_table!",
+    "in_every_mode!",
+    "on_every_server!",
+    "on_servers!",
+    "on_servers_that_push!",
+    "on_sessions!",
+    "on_stores!",
+];
+
+#[test]
+fn every_promise_stands_there_once_and_in_order() {
+    let table = fs::read_to_string(TABLE).expect("the table is there");
+    let numbers = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(". ")?.0.parse::<u32>().ok());
+    assert!(numbers.eq(1..=44));
+}
 
 #[test]
 fn every_test_that_is_named_exists() {
-    let table = fs::read_to_string("../../docs/promises.md").expect("the table is there");
+    let table = fs::read_to_string(TABLE).expect("the table is there");
     let files = sources(Path::new(".."));
     let names: Vec<_> = table.split('`').skip(1).step_by(2).filter_map(|name| name.split_once("::")).collect();
     assert!(names.len() > 100, "the table is read");
@@ -24,9 +45,35 @@ fn exists(files: &[PathBuf], place: &str, name: &str) -> bool {
     }
     let is_there = |file: &&PathBuf| {
         file.with_extension("").components().any(|part| part.as_os_str() == place)
-            && contains(file, &format!("fn {name}("))
+            && fs::read_to_string(file).is_ok_and(|text| has_test(&text, name))
     };
     files.iter().any(|file| is_there(&file))
+}
+
+/// Whether there is such a function, and it is run as a test.
+fn has_test(text: &str, name: &str) -> bool {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let function = format!("fn {name}(");
+    lines.iter().enumerate().any(|(number, line)| {
+        let is_it = line.strip_prefix("async ").unwrap_or(line).starts_with(&function);
+        let mut above = lines[..number].iter().rev().take_while(|line| !line.is_empty() && **line != "}");
+        is_it
+            && (above.any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+                || is_listed(text, name))
+    })
+}
+
+fn is_listed(text: &str, name: &str) -> bool {
+    let lists = MAKERS.iter().flat_map(|maker| text.split(&format!("\n{maker} {{")).skip(1).collect::<Vec<_>>());
+    let mut names = lists.flat_map(|list| list.split('}').next().unwrap_or_default().split_whitespace());
+    names.any(|listed| listed == name)
+}
+
+#[test]
+fn what_is_no_test_is_not_taken_for_one() {
+    let text = "#[test]\nfn one() {}\n\nfn helper() {}\n\non_stores! {\n    listed\n}\n\nasync fn listed() {}\nfn unlisted() {}\n";
+    assert!(has_test(text, "one") && has_test(text, "listed"));
+    assert!(!has_test(text, "helper") && !has_test(text, "unlisted") && !has_test(text, "none"));
 }
 
 /// Every Rust file below a directory, but for what was built.

@@ -31,7 +31,7 @@ impl Lock {
     ///
     /// If dropped, the lease goes back, in the background, to the token it came with, for the ttl of this lock.
     pub async fn resume(&self, owner: &OwnerToken) -> Result<LockGuard> {
-        let (engine, key) = (&self.engine, self.key()?);
+        let (engine, key) = (&self.engine, self.key_for(Operation::Transfer)?);
         let span = tracing::debug_span!(
             "lock.resume",
             namespace = key.namespace(),
@@ -67,7 +67,7 @@ impl Lock {
     ///
     /// If dropped, the lease may or may not be given back.
     pub async fn release_by(&self, owner: &OwnerToken) -> Result<()> {
-        let key = self.key()?;
+        let key = self.key_for(Operation::Release)?;
         self.engine.reported(self.release_of(key, owner).await, Operation::Release, Some(key))
     }
 
@@ -82,7 +82,7 @@ impl Lock {
     ///
     /// If dropped, the lease may or may not be extended.
     pub async fn extend_by(&self, owner: &OwnerToken, ttl: Duration) -> Result<()> {
-        let key = self.key()?;
+        let key = self.key_for(Operation::Extend)?;
         self.engine.reported(self.extend_of(key, owner, ttl).await.map(drop), Operation::Extend, Some(key))
     }
 
@@ -90,7 +90,7 @@ impl Lock {
     /// assumed.
     #[cfg(feature = "schedule")]
     pub(crate) async fn extend_for(&self, owner: &OwnerToken) -> Result<Moment> {
-        let key = self.key()?;
+        let key = self.key_for(Operation::Extend)?;
         self.engine.reported(self.extend_of(key, owner, self.ttl).await, Operation::Extend, Some(key))
     }
 

@@ -19,7 +19,7 @@ async fn inherited() -> (LockManager, LockGuard, MemoryStore, FaultStore) {
     let asked = FaultStore::new(memory.clone());
     let mut manager = LockManager::builder(asked.clone()).clock(clock.clone()).build().unwrap();
     Arc::get_mut(&mut manager.engine).unwrap().pid += 1;
-    let (key, owner) = (manager.key("k").unwrap(), OwnerToken::mint().unwrap());
+    let (key, owner) = (Key::new(manager.namespace(), "k").unwrap(), OwnerToken::mint().unwrap());
     let sent = clock.now();
     let Attempt::Acquired(grant) = memory.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap() else {
         panic!("it was free");
@@ -42,6 +42,7 @@ async fn a_manager_in_a_forked_child_refuses_every_call_and_asks_nothing() {
     let lock = manager.lock("k");
     let closed = [
         lock.try_acquire().await.map(drop),
+        lock.clone().ttl(Duration::ZERO).try_acquire().await.map(drop),
         lock.acquire_within(TTL).await.map(drop),
         lock.acquire().await.map(drop),
         lock.resume(&owner_before).await.map(drop),

@@ -31,7 +31,7 @@ use self::layout::{Facts, Names};
 use self::link::Link;
 pub use self::transaction::{TransactionLocks, lock_in_transaction, with_lock_in_transaction};
 use self::waiters::Telling;
-use self::wire::Parameter;
+use self::wire::{Parameter, Secret};
 pub use self::xact::PostgresTransactionStore;
 use crate::error::{Error, Operation, Result};
 use crate::store::watches::Ear;
@@ -214,7 +214,7 @@ impl Store for PostgresStore {
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
         let (wire, _) = self.link.wire().await?;
-        let (stored, secret) = (key.as_stored(), owner.as_bytes());
+        let (stored, secret) = (key.as_stored(), Secret::of(owner));
         let releasing: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&secret, Type::BYTEA)];
         let telling = self.link.waiters.telling(stored);
         let (released, ()) = tokio::join!(biased;
@@ -231,14 +231,14 @@ impl Store for PostgresStore {
 
     async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
         let ear = self.link.watches.listen(claim.key);
-        let (call, from) = (Call::of(claim), from.as_bytes());
+        let (call, from) = (Call::of(claim), Secret::of(from));
         let rows = self.link.change(&self.link.statements.transfer, &call.parameters(&[(&from, Type::BYTEA)])).await?;
         let grant = rows.first().map(|row| answer::grant(row, 0, claim.ttl)).transpose()?;
         Ok(grant.map(|grant| self.held(ear, claim, grant)))
     }
 
     async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
-        let (stored, expected) = (key.as_stored(), expected.map(OwnerToken::as_bytes));
+        let (stored, expected) = (key.as_stored(), expected.map(Secret::of));
         let parameters: [Parameter<'_>; 2] = [(&stored, Type::TEXT), (&expected, Type::BYTEA)];
         let rows = self.link.change(&self.link.statements.force_release, &parameters).await?;
         let removed = rows.first().map(answer::removed).transpose()?;
@@ -319,7 +319,7 @@ pub(crate) async fn open(address: Address) -> Result<SharedStore> {
 /// A claim as statements take it.
 struct Call<'a> {
     key: &'a str,
-    owner: &'a [u8],
+    owner: Secret<'a>,
     ttl: i64,
     holder: String,
 }
@@ -328,7 +328,7 @@ impl<'a> Call<'a> {
     fn of(claim: &Claim<'a>) -> Self {
         Self {
             key: claim.key.as_stored(),
-            owner: claim.owner.as_bytes(),
+            owner: Secret::of(claim.owner),
             ttl: micros(claim.ttl),
             // It was text before it was bytes.
             holder: String::from_utf8_lossy(&note::of(claim)).into_owned(),

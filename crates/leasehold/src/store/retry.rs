@@ -143,7 +143,7 @@ impl Store for Retry {
     }
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
-        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or(Duration::MAX);
         self.ask(self.within_ttl(shortest), transient, || self.store.extend(claims)).await
     }
 

@@ -1,6 +1,7 @@
 //! What a store cannot do, nothing in front of it can; and a store that cannot lock refuses by name.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,11 +11,11 @@ use leasehold::store::memory::MemoryStore;
 use leasehold::store::noop::NoopStore;
 use leasehold::store::quorum::Quorum;
 use leasehold::store::retry::Retry;
-use leasehold::store::{Capabilities, Page, Scope, SharedStore, Store};
+use leasehold::store::{Capabilities, Claim, Page, Scope, Store};
 use leasehold::testkit::FaultStore;
-use leasehold::{Error, ErrorKind, LockManager, OwnerToken, Result};
+use leasehold::{Close, Error, ErrorKind, LockManager, OwnerToken, Result};
 
-use crate::support::rig::TTL;
+use crate::support::rig::{TTL, key};
 
 /// A cache that would do everything it is asked for, if it could be trusted with locks.
 #[derive(Clone, Debug)]
@@ -59,16 +60,16 @@ fn refused<T: fmt::Debug>(answer: Result<T>, why: &str) {
 }
 
 /// The same unfit cache behind everything that can stand in front of it.
-fn wrapped(locking: Locking) -> Vec<SharedStore> {
+fn wrapped(locking: Locking) -> Vec<Arc<dyn Store>> {
     let cache = Unfit(locking);
     let store = CacheStore::new(cache.clone());
     vec![
-        store.clone().into(),
-        store.clone().declare_scope(Scope::Network).into(),
-        CacheStore::new(Prefixed::new("app:", cache)).into(),
-        Breaker::new(store.clone()).into(),
-        Retry::new(store.clone()).into(),
-        Breaker::new(Retry::new(FaultStore::new(store))).into(),
+        Arc::new(store.clone()),
+        Arc::new(store.clone().declare_scope(Scope::Network)),
+        Arc::new(CacheStore::new(Prefixed::new("app:", cache))),
+        Arc::new(Breaker::new(store.clone())),
+        Arc::new(Retry::new(store.clone())),
+        Arc::new(Breaker::new(Retry::new(FaultStore::new(store)))),
     ]
 }
 
@@ -92,9 +93,45 @@ async fn a_store_that_cannot_lock_refuses_every_call_by_name_through_every_wrapp
             refused(locks.force_release("k", None).await, why);
             refused(locks.list("", Page::first(1)).await, why);
             refused(locks.ping().await, why);
+            // No token was ever handed over, so the engine refuses this one by itself.
             let error = locks.lock("k").resume(&owner).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert_eq!((error.kind(), error.store()), (ErrorKind::Unsupported, Some("sessions")));
+            refused(locks.close(Close::Release).await, why);
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_refuses_each_method_of_the_interface_by_name_through_every_wrapper() {
+    for store in wrapped(Locking::Tagged) {
+        let (why, key, owner) = ("it is tagged", key("k"), OwnerToken::mint().unwrap());
+        let claim = || Claim::new(&key, &owner, TTL);
+        refused(store.acquire(&claim()).await, why);
+        refused(store.extend(&[claim()]).await, why);
+        refused(store.extend(&[]).await, why);
+        refused(store.release(&key, &owner).await, why);
+        refused(store.transfer(&owner, &claim()).await, why);
+        refused(store.force_release(&key, None).await, why);
+        refused(store.force_release(&key, Some(&owner)).await, why);
+        refused(store.inspect(&key).await, why);
+        refused(store.list("", Page::first(1)).await, why);
+        refused(store.probe().await, why);
+        refused(store.close().await, why);
+    }
+}
+
+/// So a wrapper that forgets one does not compile; and with no other would it pass a call on to a default.
+#[test]
+fn no_method_of_the_interfaces_has_a_body() {
+    for (source, name, methods) in [
+        (include_str!("../../src/store.rs"), "pub trait Store:", 11),
+        (include_str!("../../src/store/cache.rs"), "pub trait Cache:", 7),
+    ] {
+        let body = source.split_once(name).unwrap().1.split_once("{\n").unwrap().1.split_once("\n}").unwrap().0;
+        let code: Vec<_> = body.lines().map(str::trim_start).filter(|line| !line.starts_with("//")).collect();
+        let code = code.join("\n");
+        assert_eq!(code.matches("fn ").count(), methods, "{code}");
+        assert!(!code.contains(['{', '}']), "{name} {code}");
     }
 }
 

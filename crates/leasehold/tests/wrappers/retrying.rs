@@ -41,6 +41,19 @@ async fn what_was_surely_not_applied_is_asked_again_by_the_same_owner() {
     assert!(asked.map(|call| call.owner).eq(vec![Some(holder); 4]));
 }
 
+/// Nobody asked for a ttl of zero, so a release is retried for as long as ever.
+#[tokio::test(start_paused = true)]
+async fn an_extend_of_nothing_does_not_end_the_retries_of_later_releases() {
+    let rig = Rig::new();
+    let (retry, name, holder) = (retry(&rig), key("k"), owner());
+    assert!(matches!(retry.acquire(&Claim::new(&name, &holder, TTL)).await, Ok(Attempt::Acquired(_))));
+    assert!(retry.extend(&[]).await.unwrap().is_empty());
+    for _ in 0..3 {
+        rig.store.once(Operation::Release, Fault::fail(ErrorKind::Unavailable));
+    }
+    assert!(retry.release(&name, &holder).await.unwrap());
+}
+
 #[tokio::test(start_paused = true)]
 async fn contention_and_refusals_are_answers() {
     let rig = Rig::new();

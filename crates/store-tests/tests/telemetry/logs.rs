@@ -1,4 +1,5 @@
-//! A subscriber that writes down every field of every span and event of the process, of whatever library.
+//! Writes down every field of every span and event of the process, and every line of the older facade `log`, of whatever
+//! library.
 
 use std::fmt::{self, Write as _};
 use std::sync::Once;
@@ -12,7 +13,11 @@ static LOGS: Mutex<String> = Mutex::new(String::new());
 
 pub(crate) fn capture() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| tracing::subscriber::set_global_default(Capture).unwrap());
+    ONCE.call_once(|| {
+        tracing::subscriber::set_global_default(Capture).unwrap();
+        log::set_logger(&Capture).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+    });
 }
 
 pub(crate) fn all() -> String {
@@ -20,6 +25,19 @@ pub(crate) fn all() -> String {
 }
 
 struct Capture;
+
+impl log::Log for Capture {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let line = format!("{}: {}", record.target(), record.args());
+        writeln!(LOGS.lock(), "{line}").unwrap();
+    }
+
+    fn flush(&self) {}
+}
 
 struct Fields;
 

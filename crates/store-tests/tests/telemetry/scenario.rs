@@ -1,12 +1,16 @@
 //! What happens: every way in which a call for a lease, and a lease, can end.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::testkit::Residue;
-use leasehold::{Close, Lock, LockGuard, LockManager, LostReason, Renew, Wait};
+use leasehold::{Close, ErrorKind, LeaseHandle, Lock, LockGuard, LockManager, LostReason, OwnerToken, Renew};
+use parking_lot::Mutex;
 
 use crate::story::Story;
+
+mod scoped;
 
 /// Five times and more of what anything here needs on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -15,22 +19,34 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(20);
 
 /// What must be shown nowhere, and what must.
-pub(crate) struct Secrets {
-    pub(crate) tokens: Vec<String>,
-    pub(crate) fingerprints: Vec<String>,
-}
+#[derive(Clone, Default)]
+pub(crate) struct Secrets(Arc<Mutex<Vec<OwnerToken>>>);
 
 impl Secrets {
-    fn note(&mut self, guard: &LockGuard) {
-        let token = guard.owner_token();
-        self.tokens.push(token.expose());
-        self.tokens.push(format!("{:?}", token.as_bytes()).trim_matches(['[', ']']).to_owned());
-        self.fingerprints.push(token.fingerprint());
+    /// The tokens as text and as numbers.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        let tokens = self.0.lock();
+        let numbers = |token: &OwnerToken| format!("{:?}", token.as_bytes()).trim_matches(['[', ']']).to_owned();
+        tokens.iter().flat_map(|token| [token.expose(), numbers(token)]).collect()
+    }
+
+    pub(crate) fn fingerprints(&self) -> Vec<String> {
+        self.0.lock().iter().map(OwnerToken::fingerprint).collect()
+    }
+
+    fn note(&self, guard: &LockGuard) {
+        self.0.lock().push(guard.owner_token().clone());
+    }
+
+    /// Notes who holds the lease under which the work runs.
+    async fn note_work(&self, locks: &LockManager, lease: &LeaseHandle) {
+        let holder = locks.holder(lease.key().name()).await.unwrap().unwrap();
+        self.0.lock().push(holder.owner);
     }
 }
 
 /// What it tells: each line is a key with what became of it, requests and polls left out.
-pub(crate) const TOLD: &[&str] = &[
+const TOLD: &[&str] = &[
     "tried: acquiring, acquired, ended released, released",
     "taken: acquiring, contended",
     "overlong: acquiring, waiting, wait ended, timed out",
@@ -39,46 +55,71 @@ pub(crate) const TOLD: &[&str] = &[
     "scoped: acquiring, acquired, ended released, released",
     "scoped-try: acquiring, acquired, ended released, released",
     "scoped-taken: acquiring, contended",
-    "scoped-future: acquiring, acquired, ended released, released",
-    "panicking: acquiring, acquired, ended released, released",
-    "dropped-work: acquiring, acquired, ended released, dropped",
+    "scoped-panic: acquiring, acquired, ended released, released",
+    "scoped-dropped: acquiring, acquired, ended released, dropped",
+    "scoped-lost: acquiring, acquired, ended longest holding time reached, lost longest holding time reached, failed lost, dropped",
+    "future: acquiring, acquired, ended released, released",
+    "future-taken: acquiring, contended",
+    "future-panic: acquiring, acquired, ended released, released",
+    "future-dropped: acquiring, acquired, ended released, dropped",
+    "future-lost: acquiring, acquired, ended longest holding time reached, lost longest holding time reached, failed lost, dropped",
     "extended: acquiring, acquired, ended released, dropped",
     "renewed: acquiring, acquired, renewed, ended released, released",
     "overrun: acquiring, acquired, ended expired, lost expired, release failed not held",
-    "stopped: acquiring, acquired, ended longest holding time reached, lost longest holding time reached, failed lost, dropped",
+    PASSED,
     "closed: acquiring, acquired, ended closed, lost closed",
     "late: acquiring, failed closed",
 ];
 
+/// Where leases can be passed on, and where they end with their session.
+const PASSED: &str = "passed: acquiring, acquired, ended handed over, resumed, ended released, released";
+const UNPASSED: &str = "passed: acquiring, acquired, failed unsupported, failed unsupported, ended released, released";
+
+pub(crate) fn told(passes: bool) -> Vec<&'static str> {
+    TOLD.iter().map(|line| if *line == PASSED && !passes { UNPASSED } else { line }).collect()
+}
+
 /// What is measured of it; of histograms, how often.
-pub(crate) const MEASURED: &[&str] = &[
+const MEASURED: &[&str] = &[
     "leasehold.acquire.duration{outcome=cancelled} 1",
-    "leasehold.acquire.duration{outcome=contended} 2",
+    "leasehold.acquire.duration{outcome=contended} 3",
     "leasehold.acquire.duration{outcome=failed,type=closed} 1",
-    "leasehold.acquire.duration{outcome=granted} 12",
+    "leasehold.acquire.duration{outcome=granted} 16",
+    RESUMED,
     "leasehold.acquire.duration{outcome=timed out} 1",
-    "leasehold.contentions{} 5",
-    "leasehold.dropped{} 3",
+    "leasehold.contentions{} 6",
+    "leasehold.dropped{} 5",
     "leasehold.held{} 0",
     "leasehold.hold.duration{reason=closed} 1",
     "leasehold.hold.duration{reason=expired} 1",
-    "leasehold.hold.duration{reason=longest holding time reached} 1",
-    "leasehold.hold.duration{reason=released} 9",
+    HANDED_OVER,
+    "leasehold.hold.duration{reason=longest holding time reached} 2",
+    "leasehold.hold.duration{reason=released} 12",
     "leasehold.lost{reason=closed} 1",
     "leasehold.lost{reason=expired} 1",
-    "leasehold.lost{reason=longest holding time reached} 1",
+    "leasehold.lost{reason=longest holding time reached} 2",
     "leasehold.release.failures{type=not held} 1",
     "leasehold.waiters{} 0",
 ];
 
-pub(crate) async fn play(locks: &LockManager, others: &LockManager, story: &Story) -> Secrets {
-    let mut secrets = Secrets { tokens: Vec::new(), fingerprints: Vec::new() };
+const RESUMED: &str = "leasehold.acquire.duration{outcome=resumed} 1";
+const HANDED_OVER: &str = "leasehold.hold.duration{reason=handed over} 1";
+
+pub(crate) fn measured(passes: bool) -> Vec<&'static str> {
+    MEASURED.iter().copied().filter(|line| passes || ![RESUMED, HANDED_OVER].contains(line)).collect()
+}
+
+/// Plays it; `passes` says whether leases can be passed on.
+pub(crate) async fn play(locks: &LockManager, others: &LockManager, story: &Story, passes: bool) -> Secrets {
+    let secrets = Secrets::default();
     let guard = locks.lock("tried").try_acquire().await.unwrap().unwrap();
     secrets.note(&guard);
     guard.release().await.unwrap();
-    calls_in_the_way(locks, others, story, &mut secrets).await;
-    scoped_work(locks, others, &mut secrets).await;
-    ends_of_leases(locks, story, &mut secrets).await;
+    calls_in_the_way(locks, others, story, &secrets).await;
+    scoped::closures(locks, others, &secrets).await;
+    scoped::futures(locks, others, &secrets).await;
+    ends_of_leases(locks, story, &secrets).await;
+    passed_on(locks, &secrets, passes).await;
     at_rest(locks).await;
 
     let guard = locks.lock("closed").acquire().await.unwrap();
@@ -92,13 +133,13 @@ pub(crate) async fn play(locks: &LockManager, others: &LockManager, story: &Stor
     secrets
 }
 
-async fn calls_in_the_way(locks: &LockManager, others: &LockManager, story: &Story, secrets: &mut Secrets) {
-    let taken = held(others, "taken").await;
+async fn calls_in_the_way(locks: &LockManager, others: &LockManager, story: &Story, secrets: &Secrets) {
+    let taken = held(others, "taken", secrets).await;
     assert!(locks.lock("taken").try_acquire().await.unwrap().is_none());
-    let overlong = held(others, "overlong").await;
+    let overlong = held(others, "overlong", secrets).await;
     assert!(locks.lock("overlong").acquire_within(BRIEF).await.unwrap().is_none());
 
-    let awaited = held(others, "awaited").await;
+    let awaited = held(others, "awaited", secrets).await;
     let waiter = waiting(locks.lock("awaited"));
     soon(story.until("awaited: acquiring, waiting")).await;
     awaited.release().await.unwrap();
@@ -106,7 +147,7 @@ async fn calls_in_the_way(locks: &LockManager, others: &LockManager, story: &Sto
     secrets.note(&guard);
     guard.release().await.unwrap();
 
-    let given_up = held(others, "given-up").await;
+    let given_up = held(others, "given-up", secrets).await;
     let waiter = waiting(locks.lock("given-up"));
     soon(story.until("given-up: acquiring, waiting")).await;
     waiter.abort();
@@ -116,42 +157,13 @@ async fn calls_in_the_way(locks: &LockManager, others: &LockManager, story: &Sto
     }
 }
 
-async fn scoped_work(locks: &LockManager, others: &LockManager, secrets: &mut Secrets) {
-    locks.with_lock("scoped", async |_| ()).await.unwrap().into_value().unwrap();
-    locks.try_with_lock("scoped-try", async |_| ()).await.unwrap().unwrap().into_value().unwrap();
-    let taken = held(others, "scoped-taken").await;
-    assert!(locks.try_with_lock("scoped-taken", async |_| ()).await.unwrap().is_none());
-    taken.release().await.unwrap();
-    let future = locks.lock("scoped-future").wait(Wait::UpTo(SOON));
-    future.run_future(|_| async {}).await.unwrap().unwrap().into_value().unwrap();
-
-    let panicking = locks.clone();
-    #[expect(clippy::panic, reason = "that is the test")]
-    let work = tokio::spawn(async move { panicking.with_lock("panicking", async |_| panic!("by design")).await });
-    assert!(work.await.unwrap_err().is_panic());
-
-    let (started, has_started) = tokio::sync::oneshot::channel();
-    let dropped = locks.lock("dropped-work");
-    let work = tokio::spawn(async move {
-        dropped
-            .run_future(|_| async {
-                started.send(()).unwrap();
-                std::future::pending::<()>().await;
-            })
-            .await
-    });
-    soon(has_started).await.unwrap();
-    work.abort();
-    work.await.unwrap_err();
-    at_rest(locks).await;
+async fn ends_of_leases(locks: &LockManager, story: &Story, secrets: &Secrets) {
     let guard = locks.lock("extended").acquire().await.unwrap();
     secrets.note(&guard);
     guard.extend(SOON).await.unwrap();
     drop(guard);
     at_rest(locks).await;
-}
 
-async fn ends_of_leases(locks: &LockManager, story: &Story, secrets: &mut Secrets) {
     let guard = locks.lock("renewed").renew(Renew::Every(Duration::from_millis(100))).acquire().await.unwrap();
     secrets.note(&guard);
     soon(story.until("renewed: acquiring, acquired, renewed")).await;
@@ -161,14 +173,29 @@ async fn ends_of_leases(locks: &LockManager, story: &Story, secrets: &mut Secret
     secrets.note(&guard);
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     guard.release().await.unwrap_err();
-
-    let stopped = locks.lock("stopped").max_hold(Duration::from_secs(1));
-    let stopped = soon(stopped.run_future(|_| std::future::pending::<()>())).await;
-    assert_eq!(stopped.unwrap_err().lost_reason(), Some(LostReason::MaxHold));
 }
 
-pub(crate) async fn held(others: &LockManager, name: &str) -> LockGuard {
-    others.lock(name).try_acquire().await.unwrap().unwrap()
+async fn passed_on(locks: &LockManager, secrets: &Secrets, passes: bool) {
+    let lock = locks.lock("passed");
+    let guard = lock.acquire().await.unwrap();
+    secrets.note(&guard);
+    if passes {
+        let token = guard.hand_over().await.unwrap();
+        let resumed = lock.resume(&token).await.unwrap();
+        secrets.note(&resumed);
+        resumed.release().await.unwrap();
+    } else {
+        assert_eq!(guard.hand_over().await.unwrap_err().kind(), ErrorKind::Unsupported);
+        let resumed = lock.resume(guard.owner_token()).await;
+        assert_eq!(resumed.unwrap_err().kind(), ErrorKind::Unsupported);
+        guard.release().await.unwrap();
+    }
+}
+
+pub(crate) async fn held(others: &LockManager, name: &str, secrets: &Secrets) -> LockGuard {
+    let guard = others.lock(name).try_acquire().await.unwrap().unwrap();
+    secrets.note(&guard);
+    guard
 }
 
 fn waiting(lock: Lock) -> tokio::task::JoinHandle<LockGuard> {

@@ -9,7 +9,7 @@ use leasehold::{Error, Key, LockManager, Wait};
 use store_tests::{Table, run};
 use tokio_postgres::Transaction;
 
-use crate::scenario::{self, SOON, at_rest, held, soon};
+use crate::scenario::{self, SOON, Secrets, at_rest, held, soon};
 use crate::story::Story;
 use crate::{PASSWORD, logs, meters, with_password};
 
@@ -17,7 +17,7 @@ const NAMESPACE: &str = "transactions";
 
 /// Those parts of the story that scoped work can play.
 const PLAYED: [&str; 8] =
-    ["scoped", "scoped-try", "scoped-taken", "overlong", "awaited", "given-up", "panicking", "dropped-work"];
+    ["scoped", "scoped-try", "scoped-taken", "overlong", "awaited", "given-up", "scoped-panic", "scoped-dropped"];
 
 const MEASURED: &[&str] = &[
     "leasehold.acquire.duration{outcome=cancelled} 1",
@@ -86,7 +86,7 @@ fn transactions_of_ones_own_tell_the_same() {
         let (mut told, mut expected) = (story.told(), Vec::new());
         told.sort();
         let is_played = |line: &&&str| PLAYED.contains(&line.split(':').next().unwrap());
-        expected.extend(scenario::TOLD.iter().filter(is_played).map(|line| (*line).to_owned()));
+        expected.extend(scenario::told(true).iter().filter(is_played).map(|line| (*line).to_owned()));
         assert_eq!(expected.len(), PLAYED.len());
         expected.extend([
             "by-hand: acquiring, acquired, ended handed over".to_owned(),
@@ -111,34 +111,34 @@ fn transactions_of_ones_own_tell_the_same() {
 async fn scoped(locks: &Locks, others: &LockManager) {
     locks.with_lock("scoped", Wait::Forever, async |_| ()).await.unwrap().unwrap();
     locks.with_lock("scoped-try", Wait::No, async |_| ()).await.unwrap().unwrap();
-    let taken = held(others, "scoped-taken").await;
+    let taken = held(others, "scoped-taken", &Secrets::default()).await;
     assert!(locks.with_lock("scoped-taken", Wait::No, async |_| ()).await.unwrap().is_none());
     taken.release().await.unwrap();
     locks.lock("by-hand").await.unwrap();
 }
 
 async fn in_the_way(locks: &Locks, others: &LockManager, story: &Story) {
-    let overlong = held(others, "overlong").await;
+    let overlong = held(others, "overlong", &Secrets::default()).await;
     let brief = Wait::UpTo(Duration::from_millis(20));
     assert!(locks.with_lock("overlong", brief, async |_| ()).await.unwrap().is_none());
-    let by_hand = held(others, "by-hand-overlong").await;
+    let by_hand = held(others, "by-hand-overlong", &Secrets::default()).await;
     locks.lock("by-hand-overlong").await.unwrap_err();
 
-    let awaited = held(others, "awaited").await;
+    let awaited = held(others, "awaited", &Secrets::default()).await;
     let waiter = locks.clone();
     let waiter = tokio::spawn(async move { waiter.with_lock("awaited", Wait::UpTo(SOON), async |_| ()).await });
     soon(story.until("awaited: acquiring, waiting")).await;
     awaited.release().await.unwrap();
     soon(waiter).await.unwrap().unwrap().unwrap();
 
-    let given_up = held(others, "given-up").await;
+    let given_up = held(others, "given-up", &Secrets::default()).await;
     let waiter = locks.clone();
     let waiter = tokio::spawn(async move { waiter.with_lock("given-up", Wait::Forever, async |_| ()).await });
     soon(story.until("given-up: acquiring, waiting")).await;
     waiter.abort();
     waiter.await.unwrap_err();
 
-    let released = held(others, "by-hand-awaited").await;
+    let released = held(others, "by-hand-awaited", &Secrets::default()).await;
     let mut client = locks.table.client().await;
     let transaction = client.transaction().await.unwrap();
     let key = key("by-hand-awaited");
@@ -156,7 +156,7 @@ async fn cut_short(locks: &Locks, manager: &LockManager) {
     let panicking = locks.clone();
     #[expect(clippy::panic, reason = "that is the test")]
     let work = tokio::spawn(async move {
-        panicking.with_lock("panicking", Wait::Forever, async |_| panic!("by design")).await.map(|_: Option<()>| ())
+        panicking.with_lock("scoped-panic", Wait::Forever, async |_| panic!("by design")).await.map(|_: Option<()>| ())
     });
     assert!(work.await.unwrap_err().is_panic());
 
@@ -167,7 +167,7 @@ async fn cut_short(locks: &Locks, manager: &LockManager) {
             started.send(()).unwrap();
             std::future::pending::<()>().await;
         };
-        dropped.with_lock("dropped-work", Wait::Forever, work).await
+        dropped.with_lock("scoped-dropped", Wait::Forever, work).await
     });
     soon(has_started).await.unwrap();
     work.abort();

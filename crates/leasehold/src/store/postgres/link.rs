@@ -21,7 +21,7 @@ use super::marks::{MARK, Marks};
 use super::micros;
 use super::sweep::Sweep;
 use super::waiters::{Telling, Waiters};
-use super::wire::{self, Parameter, Wire, text};
+use super::wire::{self, Parameter, Secret, Wire, text};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::watches::{Doubt, Watches};
@@ -302,7 +302,7 @@ impl Link {
 
     async fn look_at(self: &Arc<Self>, doubts: &[Doubt]) -> Result<()> {
         let keys: Vec<_> = doubts.iter().map(|doubt| &*doubt.key).collect();
-        let owners: Vec<_> = doubts.iter().map(|doubt| doubt.owner.as_bytes()).collect();
+        let owners: Vec<_> = doubts.iter().map(|doubt| Secret::of(&doubt.owner)).collect();
         let parameters: [Parameter<'_>; 2] = [(&keys, Type::TEXT_ARRAY), (&owners, Type::BYTEA_ARRAY)];
         for row in self.look(&self.statements.look, &parameters).await? {
             let doubt = doubts.get(answer::place(&row, Effect::Look)?).ok_or_else(fault::unexpected_look)?;

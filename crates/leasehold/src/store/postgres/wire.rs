@@ -1,14 +1,16 @@
 //! A connection to the server as long as it stands.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row, SimpleQueryMessage, SimpleQueryRow};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -28,6 +30,34 @@ pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 pub(super) fn text(value: &String) -> Parameter<'_> {
     (value, Type::TEXT)
+}
+
+/// An owner token as a parameter. The driver logs the parameters of statements that have a name, as `Debug` shows them.
+#[derive(Clone, Copy)]
+pub(super) struct Secret<'a>(&'a [u8]);
+
+impl<'a> Secret<'a> {
+    pub(super) fn of(owner: &'a OwnerToken) -> Self {
+        Self(owner.as_bytes())
+    }
+}
+
+impl ToSql for Secret<'_> {
+    fn to_sql(&self, is: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+        self.0.to_sql(is, out)
+    }
+
+    fn accepts(is: &Type) -> bool {
+        <&[u8]>::accepts(is)
+    }
+
+    to_sql_checked!();
+}
+
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// A connection, and whether it can still be used.
