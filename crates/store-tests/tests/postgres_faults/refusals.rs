@@ -131,7 +131,8 @@ fn a_table_that_is_dropped_is_told_and_made_anew_with_higher_tokens() {
             client.batch_execute(&format!("DROP {drop}")).await.unwrap();
             let error = locks.lock("other").try_acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
-            assert!(error.to_string().contains("tables for leases are gone"), "{error}");
+            let told = error.to_string();
+            assert!(told.contains("\"public.leasehold\"") && told.contains("makes it anew"), "{told}");
             let next = locks.lock("k").try_acquire().await.unwrap().unwrap();
             assert!(next.fencing_token() > last);
             last = next.fencing_token();
@@ -278,6 +279,10 @@ fn a_sequence_that_is_gone_is_made_again_and_tokens_go_on_growing() {
             client.batch_execute(&gone).await.unwrap();
             let error = locks.lock("other").try_acquire().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+            // No table is missing, and no lease.
+            let told = error.to_string();
+            assert!(told.contains("leasehold_fence") && told.contains("a sequence with higher tokens"), "{told}");
+            assert!(!told.contains("gone"), "{told}");
             // All of them find it missing.
             let url = table.url();
             let connecting: Vec<_> = (0..6)
