@@ -8,5 +8,6 @@ mod limits;
 mod line;
 mod losses;
 mod own;
+mod paused;
 mod pooler;
 mod setting;
