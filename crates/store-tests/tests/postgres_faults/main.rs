@@ -13,3 +13,4 @@ mod refusals;
 mod server;
 mod setting;
 mod standby;
+mod sweeping;

@@ -9,5 +9,6 @@ mod line;
 mod losses;
 mod own;
 mod own_losses;
+mod paused;
 mod pooler;
 mod setting;

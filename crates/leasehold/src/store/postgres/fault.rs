@@ -124,9 +124,11 @@ fn refused(code: &SqlState) -> (ErrorKind, &'static str) {
         "28P01" | "28000" => (Rejected, "check the user name and the password, and that the user may connect"),
         "3D000" => (Rejected, "name a database that it has"),
         "42501" => (Rejected, "give the user the rights that the documentation of this store lists"),
+        // The message itself names what is missing, the table or the sequence.
         "42P01" => (
             Rejected,
-            "the tables for leases are gone, and with them all leases: the next request makes them anew if it may",
+            "the next request makes it anew if it may, a table without the leases that were in it, a sequence with \
+             higher tokens",
         ),
         "42703" | "42804" => (Rejected, "the table is of another version or none of ours: name another"),
         "42883" => (Rejected, "it lacks a function that this store needs: is it PostgreSQL?"),

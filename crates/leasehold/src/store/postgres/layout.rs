@@ -138,6 +138,7 @@ pub(super) struct Statements {
     pub(super) tell: String,
     pub(super) waiting: String,
     pub(super) sweep: String,
+    pub(super) sweep_waits: String,
     pub(super) try_lock: Frequent,
     pub(super) unlock: Frequent,
     pub(super) check: Frequent,
@@ -169,6 +170,7 @@ impl Statements {
             tell: fill_in(include_str!("sql/tell.sql")),
             waiting: fill_in(include_str!("sql/waiting.sql")),
             sweep: fill_in(include_str!("sql/sweep.sql")),
+            sweep_waits: fill_in(include_str!("sql/sweep_waits.sql")),
             draw: fill_in(include_str!("sql/xact_draw.sql")),
         }
     }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::link::Link;
-use crate::error::ErrorKind;
+use super::wire::Parameter;
 
 /// One grant in so many is followed by a look at some rows.
 const EVERY: u32 = 100;
@@ -32,16 +33,40 @@ impl Link {
         }
         // A process that grants seldom begins elsewhere each time.
         let after = self.sweep.reached.lock().take().unwrap_or_else(|| granted.to_owned());
-        let link = Arc::clone(self);
-        tokio::spawn(async move {
-            let swept = link.change(&link.statements.sweep, &[(&after, Type::TEXT), (&ROWS, Type::INT8)]).await;
-            let (reached, may_again) = match swept {
-                // After the last key comes the first one.
-                Ok(rows) => (rows.first().map_or(Some(String::new()), |row| row.try_get(0).ok()), true),
-                Err(error) => (None, error.kind() != ErrorKind::Rejected),
-            };
-            *link.sweep.reached.lock() = reached;
-            link.sweep.is_out.store(!may_again, Ordering::Release);
-        });
+        let round = Round { link: Arc::clone(self), reached: None, may_again: true };
+        tokio::spawn(round.go(after));
+    }
+}
+
+/// One sweep. However it ends, also with its runtime, there may be another one.
+struct Round {
+    link: Arc<Link>,
+    reached: Option<String>,
+    may_again: bool,
+}
+
+impl Round {
+    async fn go(mut self, after: String) {
+        let Ok((wire, facts)) = self.link.wire().await else { return };
+        let (statements, looking): (_, [Parameter<'_>; 2]) =
+            (&self.link.statements, [(&after, Type::TEXT), (&ROWS, Type::INT8)]);
+        // Where the table of waiters is missing rows go all the same, and the connection stays.
+        let forgetting = async {
+            if facts.may_wait { wire.ask_aside(&statements.sweep_waits, &looking).await.map(drop) } else { Ok(()) }
+        };
+        let (swept, forgotten) = tokio::join!(biased; wire.ask(&statements.sweep, &looking), forgetting);
+        let is_refused = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+        self.may_again = !swept.as_ref().is_err_and(is_refused) && !forgotten.as_ref().is_err_and(is_refused);
+        if let Ok(rows) = swept {
+            // After the last key comes the first one.
+            self.reached = rows.first().map_or(Some(String::new()), |row| row.try_get(0).ok());
+        }
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        *self.link.sweep.reached.lock() = self.reached.take();
+        self.link.sweep.is_out.store(!self.may_again, Ordering::Release);
     }
 }

@@ -9,11 +9,5 @@ WITH near AS MATERIALIZED (
     FOR UPDATE OF lease SKIP LOCKED
 ), gone AS (
     DELETE FROM {leases} AS lease USING idle WHERE lease.key = idle.key
-), marks AS MATERIALIZED (
-    SELECT key, until FROM {waits} WHERE key > $1 ORDER BY key LIMIT $2
-), forgotten AS (
-    DELETE FROM {waits} AS mark USING marks
-    WHERE mark.key = marks.key AND marks.until < clock_timestamp() - interval '1 hour'
-        AND mark.until < clock_timestamp() - interval '1 hour'
 )
 SELECT key FROM near ORDER BY key DESC LIMIT 1
