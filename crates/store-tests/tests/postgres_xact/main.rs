@@ -7,6 +7,7 @@ mod index;
 mod limits;
 mod line;
 mod losses;
+mod many;
 mod own;
 mod pooler;
 mod setting;
