@@ -10,4 +10,5 @@ mod losses;
 mod many;
 mod own;
 mod pooler;
+mod server;
 mod setting;
