@@ -308,6 +308,18 @@ impl Table {
         Paused(self)
     }
 
+    /// Ends the server in order, and all sessions with it, as `pg_ctl stop -m fast` does.
+    ///
+    /// # Panics
+    ///
+    /// It does not run, or does not end.
+    pub fn end_in_order(&self) {
+        let pid = self.server().pid().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("the server runs");
+        kill_process(pid, Signal::INT).expect("the server runs");
+        // Which asks for less, and waits.
+        self.server().terminate().expect("the server ends");
+    }
+
     /// Sends a signal to all processes of the server; answers with their number.
     fn signal(&self, signal: Signal) -> usize {
         let data = self.server().dir().join("data").canonicalize().expect("there is data");

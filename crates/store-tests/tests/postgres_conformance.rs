@@ -10,9 +10,9 @@ use leasehold::Result;
 use leasehold::store::Store;
 use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::testkit::Proxy;
-use leasehold::testkit::conformance::{Fixture, Outage};
+use leasehold::testkit::conformance::{Fixture, Outage, cases};
 use parking_lot::Mutex;
-use store_tests::{Pooler, Table};
+use store_tests::{Pooler, Table, run};
 
 /// What every machine keeps up with.
 const TTL: Duration = Duration::from_millis(300);
@@ -109,6 +109,65 @@ impl Fixture for Transactions {
 
     fn ttl(&self) -> Duration {
         TTL
+    }
+}
+
+/// What holds a lock does not outlive its connection, so of the cases of an outage these can hold: the second where answers
+/// are late, and the store sets its own limits.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn an_outage_of_a_session_or_transaction_is_neither_contention_nor_a_loss() {
+    for (name, mode, outage) in [
+        ("an_outage_is_not_contention", "advisory", Fault::Broken),
+        ("an_outage_is_not_contention", "xact", Fault::Broken),
+        ("an_outage_is_not_contention", "xact", Fault::Silent),
+        ("an_outage_is_not_a_loss", "xact", Fault::Silent),
+    ] {
+        let case = cases().iter().find(|case| case.name() == name).unwrap();
+        run(async move {
+            let place = Failing { remote: Remote::new(Table::new()), mode, fault: outage };
+            case.run(&place).await.unwrap_or_else(|failure| panic!("{name} in mode {mode}: {failure}"));
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Fault {
+    /// Every connection breaks, and no other can be made.
+    Broken,
+    /// Nothing is answered.
+    Silent,
+}
+
+/// A network that can fail, in front of locks that end with their session.
+struct Failing {
+    remote: Remote,
+    mode: &'static str,
+    fault: Fault,
+}
+
+#[async_trait]
+impl Fixture for Failing {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        let url = self.remote.table.url_at(self.remote.proxy.address());
+        match self.mode {
+            "advisory" => Ok(Arc::new(PostgresAdvisoryStore::connect(&url).await?)),
+            _ => Ok(Arc::new(PostgresTransactionStore::connect(&url).await?)),
+        }
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    async fn outage(&self) -> Option<Outage> {
+        match self.fault {
+            Fault::Broken => self.remote.outage().await,
+            Fault::Silent => {
+                self.remote.proxy.replies().hold();
+                Some(Box::new(Heal(Arc::clone(&self.remote.proxy))))
+            }
+        }
     }
 }
 

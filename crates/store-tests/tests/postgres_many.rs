@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
+use leasehold::store::{Attempt, Claim, Store};
 use leasehold::testkit::Residue;
-use leasehold::{Clock, LockGuard, LockManager, Operation};
+use leasehold::{Clock, Key, LockGuard, LockManager, Operation, OwnerToken};
 use store_tests::{Table, run};
 
 const LEASES: u32 = 10_000;
@@ -51,6 +52,31 @@ fn ten_thousand_leases_are_renewed_in_batches() {
         };
         tokio::time::timeout(TTL * 5, rest).await.expect("everything is given back");
         table.at_rest(std::slice::from_ref(&locks)).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn leases_of_a_batch_are_extended_by_one_statement() {
+    run(async {
+        let table = Table::alone(&["-c", "log_statement=all"]);
+        let store = table.store().await;
+        let owner = OwnerToken::mint().unwrap();
+        let keys: Vec<_> = (0..BATCH.0).map(|number| Key::new("", &number.to_string()).unwrap()).collect();
+        let claims: Vec<_> = keys.iter().map(|key| Claim::new(key, &owner, TTL)).collect();
+        for claim in &claims {
+            assert!(matches!(store.acquire(claim).await.unwrap(), Attempt::Acquired(_)));
+        }
+        // What is seen to now and then is over.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let count = || {
+            let log = table.server().log();
+            ["execute ", "statement: "].map(|kind| log.matches(&format!("LOG:  {kind}")).count())
+        };
+        let [executed, plain] = count();
+        let extended = store.extend(&claims).await.unwrap();
+        assert!(extended.into_iter().all(|answer| answer.unwrap().is_some()));
+        assert_eq!(count(), [executed + 1, plain]);
     });
 }
 

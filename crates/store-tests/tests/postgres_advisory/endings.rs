@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{ErrorKind, LostReason};
 use store_tests::{Table, run};
 
-use crate::setting::{STORES, manager, none_held, number, soon};
+use crate::setting::{STORES, manager, none_held, soon};
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
@@ -41,11 +41,10 @@ fn the_crash_of_any_backend_ends_all_sessions() {
         let table = Table::alone(&[]);
         let locks = manager(&table.url()).await;
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-        let pid = i32::try_from(
-            number(&table, "SELECT pid::bigint FROM pg_stat_activity WHERE backend_type = 'client backend' LIMIT 1")
-                .await,
-        );
-        let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
+        // None of ours, which would be told by the end of its connection.
+        let client = table.client().await;
+        let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::ConnectionLost);
         let again = async {
@@ -85,12 +84,19 @@ fn a_restart_frees_all_locks_and_tokens_go_on() {
     run(async {
         let table = Table::alone(&[]);
         let (locks, others) = (manager(&table.url()).await, manager(&table.url()).await);
-        let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-        table.server().restart().unwrap();
-        assert_eq!(soon("the loss", guard.lost()).await, LostReason::ConnectionLost);
-        let next = soon("the lock", others.lock("k").acquire()).await.unwrap();
-        assert!(next.fencing_token() > guard.fencing_token());
-        assert!(locks.lock("k").try_acquire().await.unwrap().is_none());
+        for is_orderly in [false, true] {
+            let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+            if is_orderly {
+                table.end_in_order();
+                assert_eq!(soon("the loss", guard.lost()).await, LostReason::ConnectionLost);
+            }
+            table.server().restart().unwrap();
+            assert_eq!(soon("the loss", guard.lost()).await, LostReason::ConnectionLost);
+            let next = soon("the lock", others.lock("k").acquire()).await.unwrap();
+            assert!(next.fencing_token() > guard.fencing_token());
+            assert!(locks.lock("k").try_acquire().await.unwrap().is_none());
+            next.release().await.unwrap();
+        }
     });
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::store::{Attempt, Claim, Store};
-use leasehold::{ErrorKind, Key, OwnerToken, config};
+use leasehold::{Backoff, ErrorKind, Jitter, Key, OwnerToken, config};
 use store_tests::{Postgres, Table, run};
 
 use crate::setting::{HELD, RULE, SOON, manager, none_held, number, soon};
@@ -17,8 +17,11 @@ use crate::setting::{HELD, RULE, SOON, manager, none_held, number, soon};
 fn managers_exclude_each_other_and_are_woken() {
     run(async {
         let table = Table::new();
-        let (one, other) = (manager(&table.url()).await, config::open(&format!("{}?mode=advisory", table.url())).await);
-        let other = other.unwrap().build().unwrap();
+        let one = manager(&table.url()).await;
+        // It asks again when it is told, and otherwise never.
+        let never = Backoff::new(20 * SOON, 20 * SOON, 1.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
+        let other = config::open(&format!("{}?mode=advisory", table.url())).await.unwrap();
+        let other = other.ttl(20 * SOON).backoff(never).build().unwrap();
         let mut last = None;
         for _ in 0..20 {
             let guard = soon("the lock", one.lock("job").acquire()).await.unwrap();
@@ -100,7 +103,10 @@ fn a_psql_session_takes_part_by_the_rule_for_keys() {
     run(async {
         let table = Table::new();
         let locks = manager(&table.url()).await;
-        let rule = RULE.replace("$1", "'leasehold:deploy'");
+        let documented = include_str!("../../../../docs/stores-postgres.md");
+        let (_, documented) = documented.split_once("Others take part by:\n\n```sql\n").unwrap();
+        let (try_lock, _) = documented.split_once("\n```").unwrap();
+        let try_lock = format!("{try_lock};\n");
         let psql = || {
             let mut command = Command::new(Postgres::programs().join("psql"));
             command.args(["-XAt", &table.url()]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -110,7 +116,6 @@ fn a_psql_session_takes_part_by_the_rule_for_keys() {
             session.stdin.take().unwrap().write_all(statement.as_bytes()).unwrap();
             String::from_utf8(session.wait_with_output().unwrap().stdout).unwrap()
         };
-        let try_lock = format!("SELECT pg_try_advisory_lock({rule});\n");
         let guard = locks.lock("deploy").try_acquire().await.unwrap().unwrap();
         assert_eq!(said(psql(), &try_lock), "f\n");
         guard.release().await.unwrap();

@@ -9,3 +9,4 @@ mod network;
 mod pooler;
 mod refusals;
 mod setting;
+mod silence;

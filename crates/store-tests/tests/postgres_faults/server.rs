@@ -83,6 +83,15 @@ fn leases_survive_a_killed_server() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn leases_survive_a_server_that_ends_in_order() {
+    run(async {
+        let table = Table::alone(&[]);
+        survives(&table, table.server(), |_| table.end_in_order()).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn leases_survive_the_crash_of_one_backend() {
     run(async {
         let table = Table::alone(&[]);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio_postgres::types::Type;
@@ -10,16 +11,25 @@ use super::super::link::Link;
 use super::super::wire::Parameter;
 use super::session::Session;
 use super::turn::Turn;
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many there are at most: where each of them fell silent, one more would, too.
 const MOST: usize = 4;
+
+/// How long the server may take to end those that ended here.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// How often it is asked meanwhile whether it has.
+const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) struct Sessions {
     link: Arc<Link>,
     all: Mutex<All>,
     /// Held by whoever begins one.
     beginning: tokio::sync::Mutex<()>,
+    /// Held by whoever has the server end those that ended here.
+    ending: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -33,7 +43,12 @@ struct All {
 
 impl Sessions {
     pub(super) fn to(link: &Arc<Link>) -> Arc<Self> {
-        Arc::new(Self { link: Arc::clone(link), all: Mutex::default(), beginning: tokio::sync::Mutex::default() })
+        Arc::new(Self {
+            link: Arc::clone(link),
+            all: Mutex::default(),
+            beginning: tokio::sync::Mutex::default(),
+            ending: tokio::sync::Mutex::default(),
+        })
     }
 
     /// A turn at a lock, on the session that has to do with it already, or else on one that stands; a new one if there is
@@ -41,6 +56,7 @@ impl Sessions {
     pub(super) async fn turn(&self, id: i64) -> Result<Turn> {
         loop {
             if let Some(turn) = self.known_turn(id)? {
+                self.end_at_server().await;
                 return Ok(turn);
             }
             self.begin().await?;
@@ -83,15 +99,6 @@ impl Sessions {
         if self.live().iter().any(|session| session.is_on(&wire)) {
             return Ok(());
         }
-        let ended = self.all.lock().ended.clone();
-        for session in ended {
-            // What it holds is nobody's.
-            let ((pid, start), id) = (session.backend(), session.id());
-            let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
-            if self.link.look(include_str!("../sql/end.sql"), &known).await.is_ok() {
-                self.all.lock().ended.retain(|other| !Arc::ptr_eq(other, &session));
-            }
-        }
         let session = Session::begin(&self.link, &wire).await?;
         let mut all = self.all.lock();
         if all.is_closed {
@@ -100,6 +107,30 @@ impl Sessions {
         }
         all.live.push(session);
         Ok(())
+    }
+
+    /// Has the server end those that ended here, and waits until it has: what they hold is nobody's, and must not be told
+    /// as somebody else's.
+    async fn end_at_server(&self) {
+        if self.all.lock().ended.is_empty() {
+            return;
+        }
+        let _turn = self.ending.lock().await;
+        let (ended, until) = (self.all.lock().ended.clone(), Clock::system().now() + ENDING);
+        for session in ended {
+            let ((pid, start), id) = (session.backend(), session.id());
+            let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
+            loop {
+                match self.link.look(include_str!("../sql/end.sql"), &known).await {
+                    // One that was told so and stands still ends when it goes on.
+                    Ok(left) if left.is_empty() || Clock::system().now() > until => break,
+                    Ok(_) => tokio::time::sleep(PAUSE).await,
+                    // Nobody can tell: the next one tries again.
+                    Err(_) => return,
+                }
+            }
+            self.all.lock().ended.retain(|other| !Arc::ptr_eq(other, &session));
+        }
     }
 
     /// Lets all of them go, and begins none any more.

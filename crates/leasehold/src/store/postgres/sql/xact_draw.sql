@@ -1,5 +1,5 @@
--- By a transaction of its own, so that it is on disk when it is given, and that the one which holds the lock has no number
--- and holds up no vacuum. The lock is looked at once the token is drawn: so it was drawn under the lock.
+-- By a transaction of its own, so that it does not wait for the disk until the lock is given back, and that the one which
+-- holds the lock has no number and holds up no vacuum. The lock is looked at once the token is drawn: so it was drawn under the lock.
 WITH drawn AS MATERIALIZED (SELECT nextval('{fence}') AS fence)
 SELECT fence, EXISTS (
     SELECT FROM pg_locks

@@ -8,10 +8,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::testkit::{History, Record, Residue};
-use leasehold::{Clock, Close, ErrorKind, Key, LockManager, LostReason, Renew, config};
-use store_tests::{Pooler, Table, run};
+use leasehold::testkit::{History, Record};
+use leasehold::{Clock, Close, ErrorKind, Key, LostReason, Renew};
+use store_tests::run;
 use tokio::time::{sleep, timeout};
+
+use self::owner::*;
+use self::site::Site;
+
+mod owner;
+mod site;
 
 /// Long enough to be renewed in time on a busy machine, short enough to wait for its end.
 const TTL: Duration = Duration::from_millis(1500);
@@ -69,6 +75,10 @@ in_a_table! {
     a_panic_gives_back
     what_closes_gives_back
     a_storm_of_cancelled_calls_leaves_nothing
+    exactly_one_of_many_resumers_wins
+    a_kept_lease_stands_without_its_manager
+    acting_by_owner_needs_no_guard
+    work_is_stopped_when_its_lease_is_removed
 }
 
 in_every_mode! {
@@ -81,59 +91,6 @@ in_every_mode! {
     a_panic_gives_back
     what_closes_gives_back
     a_storm_of_cancelled_calls_leaves_nothing
-}
-
-/// A database, how it is reached, and in which mode.
-struct Site {
-    table: Table,
-    url: String,
-    _pooler: Option<Pooler>,
-}
-
-impl Site {
-    fn direct(mode: &str) -> Self {
-        let table = Table::new();
-        Self { url: format!("{}?mode={mode}", table.url()), table, _pooler: None }
-    }
-
-    /// Through a pooler that lends connections to these.
-    fn pooled(mode: &str, lent: &str) -> Self {
-        let table = Table::new();
-        let pooler = Pooler::start(table.clone(), lent);
-        Self { url: format!("{}?mode={mode}", pooler.url()), table, _pooler: Some(pooler) }
-    }
-
-    async fn manager(&self) -> LockManager {
-        self.with_ttl(Duration::from_secs(30)).await
-    }
-
-    async fn with_ttl(&self, ttl: Duration) -> LockManager {
-        config::open(&self.url).await.unwrap().ttl(ttl).build().unwrap()
-    }
-
-    /// Waits until nobody holds on to anything, here or at the server.
-    async fn at_rest(&self, managers: &[LockManager]) {
-        let client = self.table.client().await;
-        let here = "FROM pg_locks WHERE locktype = 'advisory' \
-            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        let leases = "FROM leasehold WHERE owner <> '' AND expires > clock_timestamp()";
-        let statement = format!("SELECT (SELECT count(*) {here}) + (SELECT count(*) {leases})");
-        let rest = async {
-            while client.query_one(&statement, &[]).await.unwrap().get::<_, i64>(0) > 0
-                || !managers.iter().all(|locks| Residue::of(locks).is_none())
-            {
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(SOON, rest).await.expect("nothing is left");
-    }
-
-    /// Ends the sessions that hold locks.
-    async fn end_holders(&self) {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted \
-            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-        assert!(!self.table.client().await.query(end, &[]).await.unwrap().is_empty());
-    }
 }
 
 async fn a_bounded_wait_ends_when_it_should(site: Site) {
