@@ -1,20 +1,31 @@
-//! Cycles per second against hand-written loops, and hand-over, on a server that is named and lets in 200 connections.
+//! Cycles per second, hand-over and fairness against hand-written loops, on a server that it starts, or on the one that
+//! `LEASEHOLD_BENCH_URL` names (`postgres://..`), which has to let in 200 connections. Compare within one run only.
 //!
-//! `LEASEHOLD_BENCH_URL=postgres://.. cargo bench -p leasehold --features postgres --bench postgres`
+//! Its own server does not wait for the disk; with `LEASEHOLD_BENCH_FSYNC=on` it does.
+//!
+//! `cargo bench -p leasehold --features postgres --bench postgres`, of which `-- cycles` and `-- hand-over` are parts
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, missing_docs, reason = "a benchmark")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::{LockManager, Renew};
-use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};
 
-const TURN: Duration = Duration::from_millis(1500);
-const ROUNDS: usize = 5;
+#[path = "fixtures/cycles.rs"]
+mod cycles;
+#[path = "fixtures/hand_over.rs"]
+mod hand_over;
+#[path = "fixtures/server.rs"]
+mod server;
+#[path = "postgres/waiters.rs"]
+mod waiters;
+
+use self::cycles::{median, turn};
+use self::hand_over::{Loop, Waiter};
+use self::server::Server;
+use self::waiters::{Row, Session, Transaction};
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS raw_leases \
     (key text PRIMARY KEY, owner text NOT NULL, fence bigint NOT NULL, expires timestamptz NOT NULL)";
@@ -25,22 +36,47 @@ const RELEASE: &str = "UPDATE raw_leases SET owner = '' WHERE key = $1 AND owner
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let Ok(url) = std::env::var("LEASEHOLD_BENCH_URL") else {
-        println!("LEASEHOLD_BENCH_URL names no server");
-        return;
-    };
+    let named = std::env::var("LEASEHOLD_BENCH_URL").ok();
+    let own = named.is_none().then(|| Server::start(include_str!("fixtures/postgres.sh")));
+    let at = |own: &Server| format!("postgres://postgres@127.0.0.1:{}/postgres", own.port);
+    let url = named.or(own.as_ref().map(at)).unwrap();
+    // It listens before it lets anybody in.
+    while own.is_some() && tokio_postgres::connect(&url, NoTls).await.is_err() {
+        tokio::time::sleep(hand_over::POLL).await;
+    }
+    let fsync = client(&url).await.query_one("SHOW fsync", &[]).await.unwrap().get::<_, String>(0);
+    println!("fsync is {fsync}");
+    if hand_over::is_asked("cycles") {
+        compare_cycles(&url).await;
+    }
+    if hand_over::is_asked("hand-over") {
+        for at_once in [false, true] {
+            let polled = Loop::new("rows polled each 100 ms", async || Row::polling(&url).await).await;
+            let notified = Loop::new("rows and LISTEN", async || Row::notified(&url).await).await;
+            compare_hand_over(&url, "table", at_once, vec![polled, notified]).await;
+            let polled = Loop::new("try-lock polled each 100 ms", async || Session::connect(&url, true).await).await;
+            let blocked = Loop::new("pg_advisory_lock", async || Session::connect(&url, false).await).await;
+            compare_hand_over(&url, "advisory", at_once, vec![polled, blocked]).await;
+            let blocked = Loop::new("pg_advisory_xact_lock", async || Transaction::connect(&url).await).await;
+            compare_hand_over(&url, "xact", at_once, vec![blocked]).await;
+        }
+    }
+}
+
+async fn compare_cycles(url: &str) {
+    let rounds = cycles::ROUNDS;
     println!(
-        "cycles/s, medians of {ROUNDS} turns, the loops in turn; in brackets the ratio to the hand-written one before"
+        "cycles/s, medians of {rounds} turns, the loops in turn; in brackets the ratio to the hand-written one before"
     );
     for tasks in [1, 16, 64] {
         let mut rates: [Vec<f64>; 6] = Default::default();
-        for _ in 0..ROUNDS {
-            rates[0].push(advisory(&url, tasks).await);
-            rates[1].push(raw(&url, tasks).await);
-            rates[2].push(engine(LockManager::new(PostgresStore::connect(&url).await.unwrap()), tasks).await);
-            rates[3].push(engine(LockManager::new(PostgresAdvisoryStore::connect(&url).await.unwrap()), tasks).await);
-            rates[4].push(transactions(&url, tasks).await);
-            let transactions = PostgresTransactionStore::connect(&url).await.unwrap().limited_to(tasks);
+        for _ in 0..rounds {
+            rates[0].push(advisory(url, tasks).await);
+            rates[1].push(raw(url, tasks).await);
+            rates[2].push(engine(LockManager::new(PostgresStore::connect(url).await.unwrap()), tasks).await);
+            rates[3].push(engine(LockManager::new(PostgresAdvisoryStore::connect(url).await.unwrap()), tasks).await);
+            rates[4].push(transactions(url, tasks).await);
+            let transactions = PostgresTransactionStore::connect(url).await.unwrap().limited_to(tasks);
             rates[5].push(engine(LockManager::new(transactions), tasks).await);
         }
         let rates = rates.map(median);
@@ -53,45 +89,33 @@ async fn main() {
             xact / transactions
         );
     }
-    for (how, managers) in [("one process", 1), ("8 managers", 8)] {
-        for mode in ["table", "advisory", "xact"] {
-            let gaps = hand_over(&url, mode, managers).await;
-            let (median, late) = (gaps[gaps.len() / 2], gaps[gaps.len() * 99 / 100]);
-            println!("{mode}, 8 waiters, {how}: gap median {median:.3} ms, p99 {late:.3} ms");
-        }
-    }
 }
 
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+/// A mode beside what is written by hand for it.
+async fn compare_hand_over<W: Waiter>(url: &str, mode: &str, at_once: bool, mut by_hand: Vec<Loop<W>>) {
+    let url = format!("{url}?mode={mode}");
+    let manager = async || leasehold::config::open(&url).await.unwrap().renew(Renew::Off).build().unwrap();
+    let one = manager().await;
+    let mut one = Loop::new("one process", async || one.clone()).await;
+    let mut eight = Loop::new("8 managers", manager).await;
+    for _ in 0..hand_over::ROUNDS {
+        one.turn(at_once).await;
+        eight.turn(at_once).await;
+        for by_hand in &mut by_hand {
+            by_hand.turn(at_once).await;
+        }
+    }
+    hand_over::head(mode, at_once);
+    let ours = [one.tell(&[]), eight.tell(&[])];
+    for by_hand in &mut by_hand {
+        by_hand.tell(&ours);
+    }
 }
 
 async fn client(url: &str) -> Arc<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     Arc::new(client)
-}
-
-async fn turn<F: Future<Output = ()> + Send + 'static>(
-    tasks: usize,
-    cycle: impl Fn(usize) -> F + Send + Sync + 'static,
-) -> f64 {
-    let cycle = Arc::new(cycle);
-    let count = Arc::new(AtomicU64::new(0));
-    let mut set = JoinSet::new();
-    let begin = Instant::now();
-    for task in 0..tasks {
-        let (cycle, count) = (Arc::clone(&cycle), Arc::clone(&count));
-        set.spawn(async move {
-            while begin.elapsed() < TURN {
-                cycle(task).await;
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-    }
-    set.join_all().await;
-    count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64()
 }
 
 async fn advisory(url: &str, tasks: usize) -> f64 {
@@ -152,39 +176,4 @@ async fn engine(manager: LockManager, tasks: usize) -> f64 {
         }
     })
     .await
-}
-
-/// Gaps between release and the next grant in ms, sorted.
-async fn hand_over(url: &str, mode: &str, managers: usize) -> Vec<f64> {
-    let begin = Instant::now();
-    let last = Arc::new(AtomicU64::new(0));
-    let gaps = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let mut locks = Vec::new();
-    for _ in 0..managers {
-        let builder = leasehold::config::open(&format!("{url}?mode={mode}")).await.unwrap();
-        locks.push(builder.renew(Renew::Off).build().unwrap());
-    }
-    let mut set = JoinSet::new();
-    for waiter in 0..8 {
-        let manager = locks[waiter % managers].clone();
-        let (last, gaps) = (Arc::clone(&last), Arc::clone(&gaps));
-        set.spawn(async move {
-            while begin.elapsed() < 4 * TURN {
-                let guard = manager.lock("handed").acquire().await.unwrap();
-                let now = begin.elapsed().as_nanos() as u64;
-                let before = last.swap(0, Ordering::AcqRel);
-                if before != 0 {
-                    gaps.lock().push((now.saturating_sub(before)) as f64 / 1e6);
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                last.store(begin.elapsed().as_nanos() as u64, Ordering::Release);
-                guard.release().await.unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        });
-    }
-    set.join_all().await;
-    let mut gaps = std::mem::take(&mut *gaps.lock());
-    gaps.sort_by(f64::total_cmp);
-    gaps
 }
