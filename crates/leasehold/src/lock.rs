@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::Instrument;
 use tracing::field::Empty;
 
-use crate::call::Call;
+use crate::call::{Call, End};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -264,9 +264,9 @@ impl Lock {
         let terms = match self.terms() {
             Ok(terms) => terms,
             Err(error) => {
-                let refused = engine.check_usable().and(Err(error));
-                Call::begin(engine, key, &span, wait).end(&refused);
-                return refused.map_err(|error| engine.in_context(error, Operation::Acquire, Some(key)));
+                let error = engine.check_usable().err().unwrap_or(error);
+                Call::begin(&engine.teller, &engine.clock, key, &span, wait).end(End::Failed(&error));
+                return Err(engine.in_context(error, Operation::Acquire, Some(key)));
             }
         };
         let request = Request { engine, key, terms, holder: self.holder.as_ref() };
