@@ -33,8 +33,8 @@ const PROBED: &str = "leasehold\u{7f}probe";
 /// No method has a default, so that a wrapper cannot forget to pass one on. Every change is one atomic step of the cache
 /// itself. Values are compared exactly; keys are any UTF-8 of up to 577 bytes (a namespace of 64, a colon, a name of 512),
 /// and what [`Prefixed`] puts in front comes on top. They have to be told apart byte by byte: hash those that the cache
-/// cannot take. Entries are not to be evicted before their end: a lease that is, is lost, and its
-/// holder learns of it by the next renewal.
+/// cannot take. Entries are not to be evicted before their end: a lease that is, is lost, and its holder learns of it by
+/// the next renewal.
 ///
 /// The kinds of errors are those of a [`Store`]; "there is one" and "it is another value" are answers, never errors.
 #[async_trait]
