@@ -8,6 +8,7 @@ mod connecting;
 mod encryption;
 mod fencing;
 mod flush;
+mod modes;
 mod network;
 mod paused;
 mod pooler;
