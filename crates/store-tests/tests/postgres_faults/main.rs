@@ -9,6 +9,7 @@ mod encryption;
 mod fencing;
 mod flush;
 mod modes;
+mod named;
 mod network;
 mod paused;
 mod pooler;
