@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use leasehold::store::postgres::PostgresAdvisoryStore;
-use leasehold::{LockManager, LostReason, Renew};
+use leasehold::{LostReason, Renew, config};
 use store_tests::{Postgres, Table, run};
 
 use crate::setting::{LONG, SHORT, builder, manager, soon};
@@ -93,21 +92,22 @@ fn after_a_step_back_nobody_waits_longer_than_asked_for() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
-fn locks_of_a_session_know_no_clock() {
+fn locks_of_a_session_or_a_transaction_know_no_clock() {
     run(async {
-        for seconds in [7200, -7200] {
+        for (mode, seconds) in [("advisory", 7200), ("advisory", -7200), ("xact", 7200), ("xact", -7200)] {
             let table = clocked();
-            let (ours, theirs) = (advisory(&table).await, advisory(&table).await);
+            let url = format!("{}?mode={mode}", table.url());
+            let open = async || config::open(&url).await.unwrap().ttl(SHORT).build().unwrap();
+            let (ours, theirs) = (open().await, open().await);
             let guard = ours.lock("k").try_acquire().await.unwrap().unwrap();
             step(&table, seconds).await;
             guard.extend(SHORT).await.unwrap();
-            assert!(theirs.lock("k").try_acquire().await.unwrap().is_none());
-            guard.release().await.unwrap();
-            assert!(theirs.lock("k").try_acquire().await.unwrap().is_some());
+            let lock = theirs.lock("k");
+            assert!(lock.try_acquire().await.unwrap().is_none(), "{mode} {seconds}");
+            let (next, released) = tokio::join!(soon(mode, lock.acquire()), guard.release());
+            released.unwrap();
+            next.unwrap().release().await.unwrap();
+            assert!(theirs.lock("k").try_acquire().await.unwrap().is_some(), "{mode} {seconds}");
         }
     });
-}
-
-async fn advisory(table: &Table) -> LockManager {
-    LockManager::builder(PostgresAdvisoryStore::connect(&table.url()).await.unwrap()).ttl(SHORT).build().unwrap()
 }

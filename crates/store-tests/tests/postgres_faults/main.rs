@@ -3,12 +3,17 @@
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod clock;
+mod conflicts;
 mod connecting;
 mod encryption;
 mod fencing;
+mod flush;
+mod modes;
+mod named;
 mod network;
 mod paused;
 mod pooler;
+mod read_only;
 mod refusals;
 mod server;
 mod setting;

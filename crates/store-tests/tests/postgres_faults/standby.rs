@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use leasehold::ErrorKind;
 use leasehold::store::postgres::PostgresStore;
+use leasehold::{ErrorKind, LostReason, config};
 use store_tests::{Postgres, Table, run};
 
 use crate::fencing::Resource;
@@ -52,6 +52,36 @@ fn a_standby_is_refused_and_one_that_takes_over_may_not_know_of_a_lease() {
         assert!(!resource.upsert(&late, "late").await && !resource.update(&late, "late").await);
         assert_eq!(resource.body().await, "after");
         early.check().unwrap();
+    });
+}
+
+/// Their locks are nowhere but in the memory of the server that granted them.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn one_that_takes_over_knows_of_no_lock_of_a_session_or_transaction() {
+    run(async {
+        for mode in ["advisory", "xact"] {
+            let table = Table::alone(&["-c", "wal_level=replica"]);
+            let open = async |url: &str| config::open(&format!("{url}?mode={mode}")).await;
+            let before = open(&table.url()).await.unwrap().build().unwrap();
+            before.lock("first").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+            let standby = follower(&table);
+            let url = standby.url(table.database());
+            let error = open(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Rejected, "{mode}: {error}");
+            let late = before.lock("k").try_acquire().await.unwrap().unwrap();
+            client(&url).await.query("SELECT pg_promote()", &[]).await.unwrap();
+            until("it has taken over", async || open(&url).await.is_ok()).await;
+            // The old one still runs, and its holder works: this is the violation that the documentation speaks of.
+            let after = open(&url).await.unwrap().build().unwrap();
+            let again = soon("an answer", after.lock("k").try_acquire()).await.unwrap().expect("granted twice");
+            again.check().unwrap();
+            late.check().unwrap();
+            // When that one ends, its holder is told, and told so by nobody who took over.
+            table.server().kill().unwrap();
+            assert_eq!(soon("the loss", late.lost()).await, LostReason::ConnectionLost, "{mode}");
+            again.release().await.unwrap();
+        }
     });
 }
 
