@@ -258,7 +258,7 @@ async fn a_look_at_a_lease_in_doubt_that_is_never_answered_ends() {
     let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
     let attempt = store.acquire(&Claim::new(&key, &owner, SHORT)).await.unwrap();
     assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
-    proxy.once(Accident::lose_reply().containing("$3\r\nGET\r\n").silently());
+    proxy.once(Accident::lose_reply().containing("redis.pcall('GET', KEYS[1])").silently());
     Direct::to(server.address()).ask("DEL leasehold:k");
     until("the lease is looked at", || proxy.pending() == 0).await;
     // Nobody else keeps the connection.
@@ -281,3 +281,7 @@ async fn a_value_that_is_no_token_is_not_fetched_whole() {
     let fetched = bench.proxy.replies().bytes() - before;
     assert!(fetched < 100_000, "{fetched}");
 }
+    // Nor where a lease was.
+    let guard = bench.locks.lock("own").try_acquire().await.unwrap().unwrap();
+    bench.direct.ask("SETRANGE leasehold:own 30000000 x");
+    assert_eq!(soon("the loss", guard.lost()).await, LostReason::NotHeld);

@@ -333,10 +333,7 @@ impl Link {
     }
 
     async fn look_at(self: &Arc<Self>, doubts: &[Doubt]) -> Result<()> {
-        let mut pipeline = redis::pipe();
-        for doubt in doubts {
-            pipeline.cmd("GET").arg(&*doubt.key);
-        }
+        let pipeline = in_one(doubts.iter().map(|doubt| look(&doubt.key)));
         let wire = self.wire().await?;
         let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
         for (doubt, answer) in doubts.iter().zip(answers) {
@@ -426,6 +423,11 @@ fn in_one(commands: impl Iterator<Item = Cmd>) -> Pipeline {
     commands.for_each(|command| {
         pipeline.add_command(command);
     });
+/// What a key holds, or the beginning of it. In full words, since it is short, and a server that was started anew knows none.
+fn look(key: &str) -> Cmd {
+    script::LOOK.on(&[key], &[]).by_text()
+}
+
     pipeline
 }
 
