@@ -51,13 +51,8 @@ async fn waiter(locks: &LockManager, name: &str, monitor: &mut Monitor) -> JoinH
     monitor.requests();
     let lock = locks.lock(name);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    let asked = async {
-        // By its key: whoever connects asks something, too.
-        while !monitor.requests().iter().any(|request| request.starts_with("\"EVAL") && request.contains(name)) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, asked).await.expect("the waiter asks");
+    // By its key: whoever connects asks something, too.
+    monitor.until("EVAL", name).await;
     // Nothing but a push brings it here: perhaps that of the grant before, which may have been under way.
     for _ in 0..3 {
         tokio::time::sleep(A_WHILE).await;

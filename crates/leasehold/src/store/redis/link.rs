@@ -312,6 +312,11 @@ impl Link {
         }
     }
 
+    /// Whether nobody holds the key. The server tells of the next change from then on.
+    pub(super) async fn is_free(self: &Arc<Self>, key: &str) -> Result<bool> {
+        Ok(self.ask(look(key)).await? == Value::Nil)
+    }
+
     /// Looks once at leases that may be gone.
     pub(super) fn settle(self: &Arc<Self>, doubts: Vec<Doubt>) {
         if doubts.is_empty() {
@@ -418,16 +423,16 @@ fn release<'a>(keys: &'a [&'a str], owner: &'a [Argument<'a>]) -> Call<'a> {
     script::RELEASE.on(keys, owner)
 }
 
-fn in_one(commands: impl Iterator<Item = Cmd>) -> Pipeline {
-    let mut pipeline = redis::pipe();
-    commands.for_each(|command| {
-        pipeline.add_command(command);
-    });
 /// What a key holds, or the beginning of it. In full words, since it is short, and a server that was started anew knows none.
 fn look(key: &str) -> Cmd {
     script::LOOK.on(&[key], &[]).by_text()
 }
 
+fn in_one(commands: impl Iterator<Item = Cmd>) -> Pipeline {
+    let mut pipeline = redis::pipe();
+    commands.for_each(|command| {
+        pipeline.add_command(command);
+    });
     pipeline
 }
 
