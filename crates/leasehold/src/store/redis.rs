@@ -122,7 +122,8 @@ impl RedisStore {
         Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
     }
 
-    /// Connects as `client` would, on a connection of its own.
+    /// Connects as `client` would, on a connection of its own: to its server and database, with its user and
+    /// certificates. The protocol is the newest that the server knows, and there are no limits but the callers' own.
     ///
     /// # Errors
     ///
