@@ -105,6 +105,13 @@ impl RedisStore {
         })
     }
 
+    /// How many keys somebody in this process is thought to watch: for tests that nothing is left behind.
+    #[cfg(feature = "testkit")]
+    #[doc(hidden)]
+    pub fn watched(&self) -> usize {
+        self.watches.len()
+    }
+
     async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
         Ok(match address.route()? {
             Route::One(place) => Servers::One(Link::to(*place, watches)),
@@ -184,14 +191,6 @@ impl RedisStore {
         grant
     }
 
-    fn connections(&self) -> Option<u64> {
-        let of_grants = self.grants.as_ref().map_or(Some(0), |(servers, _)| servers.connections());
-        Some(self.servers.connections()? + of_grants?)
-    }
-}
-
-#[async_trait]
-impl Store for RedisStore {
     /// Resolves once somebody changed a key that was refused.
     fn touched(&self, key: &Key, ear: Ear) -> BoxFuture<()> {
         if self.grants.is_none() {
@@ -209,6 +208,14 @@ impl Store for RedisStore {
         })
     }
 
+    fn connections(&self) -> Option<u64> {
+        let of_grants = self.grants.as_ref().map_or(Some(0), |(servers, _)| servers.connections());
+        Some(self.servers.connections()? + of_grants?)
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
     fn name(&self) -> &'static str {
         "redis"
     }
