@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use leasehold::testkit::{Server, ServerBuilder};
 
+mod authority;
 mod cluster;
 mod direct;
 mod foreign;
@@ -22,6 +23,7 @@ mod sentinels;
 mod site;
 mod suite;
 
+pub use self::authority::Authority;
 pub use self::cluster::Cluster;
 pub use self::direct::{ask, patiently};
 pub use self::foreign::ForeignClient;

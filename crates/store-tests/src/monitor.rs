@@ -54,6 +54,23 @@ impl Monitor {
         }
     }
 
+    /// Waits for a request by a command that begins so and that says this word. Those before it, and some after it, are
+    /// told no more.
+    ///
+    /// # Panics
+    ///
+    /// The server is gone, or nobody asks within half a minute.
+    pub async fn until(&mut self, command: &str, word: &str) {
+        let begins = format!("\"{command}");
+        for _ in 0..6000 {
+            if self.requests().iter().any(|request| request.starts_with(&begins) && request.contains(word)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("nobody asks {command} with {word}");
+    }
+
     fn line(&mut self) -> String {
         let mut line = Vec::new();
         self.lines.read_until(b'\n', &mut line).expect("the server tells");

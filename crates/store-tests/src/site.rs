@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::store::redis::RedisStore;
-use leasehold::testkit::{Residue, Server};
+use leasehold::testkit::{Residue, Server, ServerBuilder};
 use leasehold::{LockManager, LockManagerBuilder};
 
 use crate::{redis, valkey};
@@ -17,18 +17,21 @@ pub struct Site(Arc<Server>);
 impl Site {
     /// Redis, with scripts and pushes.
     pub fn redis() -> Self {
-        Self(Arc::new(redis().start().expect("redis-server starts")))
+        Self::start(redis())
     }
 
     /// Valkey, which deletes on a condition by itself.
     pub fn valkey() -> Self {
-        Self(Arc::new(valkey().start().expect("valkey-server starts")))
+        Self::start(valkey())
     }
 
     /// Redis that speaks only the protocol of version 5, in which it tells nothing by itself.
     pub fn old() -> Self {
-        let server = redis().args(["--rename-command", "HELLO", ""]).start();
-        Self(Arc::new(server.expect("redis-server starts")))
+        Self::start(redis().args(["--rename-command", "HELLO", ""]))
+    }
+
+    fn start(server: ServerBuilder) -> Self {
+        Self(Arc::new(server.args(["--enable-debug-command", "yes"]).start().expect("the server starts")))
     }
 
     /// The server.

@@ -28,6 +28,11 @@ leasehold::conformance! {
 
 leasehold::conformance! {
     #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+    of_a_client, OfClient(Remote::new(Site::redis())), without: [places]
+}
+
+leasehold::conformance! {
+    #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
     seen_as_cache, Cached(Remote::new(Site::redis())), without: [fencing, hand_over, lists, places, wakes]
 }
 
@@ -67,6 +72,25 @@ impl Fixture for Remote {
         }
         let proxy = Arc::clone(&self.proxy);
         Some(Box::new(Heal(move || proxy.heal())))
+    }
+}
+
+/// Over a client of the caller's, in the form that it has by default.
+struct OfClient(Remote);
+
+#[async_trait]
+impl Fixture for OfClient {
+    async fn client(&self) -> Result<Arc<dyn Store>> {
+        let client = ::redis::Client::open(format!("redis://{}", self.0.proxy.address())).unwrap();
+        Ok(Arc::new(RedisStore::from_client(&client).await?))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    async fn outage(&self) -> Option<Outage> {
+        self.0.outage().await
     }
 }
 

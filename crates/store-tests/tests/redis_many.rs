@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
-use leasehold::testkit::Residue;
+use leasehold::store::redis::RedisStore;
+use leasehold::testkit::{Proxy, Residue};
 use leasehold::{Clock, LockGuard, LockManager, Operation};
-use store_tests::{Site, on_every_server};
+use store_tests::{Monitor, Site, on_every_server};
 
 on_every_server! {
     ten_thousand_leases_are_renewed_in_batches
+    a_renewal_is_one_script_and_a_batch_is_one_message
 }
 
 const LEASES: u32 = 10_000;
@@ -24,7 +26,7 @@ async fn ten_thousand_leases_are_renewed_in_batches(site: Site) {
     let counts = Arc::new(Counts::default());
     let locks = site.builder().await.ttl(TTL).observer(Looker(Arc::clone(&counts))).build().unwrap();
     let began = Clock::system().now();
-    let guards = acquire_all(&locks).await;
+    let guards = acquire_all(&locks, LEASES).await;
     let spread = Clock::system().now().since(began);
     let fences: Vec<_> = guards.iter().map(|guard| guard.fencing_token()).collect();
     let was = |count: &AtomicU32| count.load(Ordering::Relaxed);
@@ -47,9 +49,50 @@ async fn ten_thousand_leases_are_renewed_in_batches(site: Site) {
     assert!(Residue::of(&locks).is_none());
 }
 
-async fn acquire_all(locks: &LockManager) -> Vec<LockGuard> {
+/// What goes over the wire in one period.
+async fn a_renewal_is_one_script_and_a_batch_is_one_message(site: Site) {
+    const FEW: u32 = 1000;
+    let proxy = Proxy::start(site.server().address()).unwrap();
+    let store = RedisStore::connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let counts = Arc::new(Counts::default());
+    let locks = LockManager::builder(store).ttl(TTL * 3).observer(Looker(Arc::clone(&counts))).build().unwrap();
+    // The first use loads the scripts.
+    let warm = locks.lock("warm").try_acquire().await.unwrap().unwrap();
+    warm.extend(TTL * 3).await.unwrap();
+    warm.release().await.unwrap();
+    let began = Clock::system().now();
+    let guards = acquire_all(&locks, FEW).await;
+    let moments = Clock::system().now().since(began).div_duration_f64(BATCH.1).ceil() as u32;
+    let renewed = || counts.renewed.load(Ordering::Relaxed);
+    assert_eq!(renewed(), 0, "renewed while others were being acquired");
+    let mut monitor = Monitor::start(site.server().address());
+    let (batches, messages) = (counts.requests.load(Ordering::Relaxed), proxy.requests().arrived());
+    // A third of the ttl, and what a busy machine needs.
+    for _ in 0..1200 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if renewed() == FEW {
+            break;
+        }
+    }
+    assert_eq!(renewed(), FEW);
+    let (batches, messages) =
+        (counts.requests.load(Ordering::Relaxed) - batches, proxy.requests().arrived() - messages);
+    let requests = monitor.requests();
+    assert_eq!(requests.len(), FEW as usize);
+    assert!(requests.iter().all(|request| request.starts_with("\"EVALSHA\"")), "{:?}", &requests[..4]);
+    // They fall due over as long as it took to acquire them.
+    let most = FEW.div_ceil(BATCH.0) + moments + 1;
+    assert!(batches <= most, "{batches} batches, and no more than {most} moments at which some fall due");
+    // A large batch may be read in a few pieces.
+    let most = u64::from(batches + 3 * FEW.div_ceil(BATCH.0));
+    assert!(messages <= most, "{messages} messages for {batches} batches");
+    drop(guards);
+    site.at_rest(std::slice::from_ref(&locks)).await;
+}
+
+async fn acquire_all(locks: &LockManager, count: u32) -> Vec<LockGuard> {
     let mut guards = Vec::new();
-    for some in (0..LEASES).collect::<Vec<_>>().chunks(500) {
+    for some in (0..count).collect::<Vec<_>>().chunks(500) {
         let ask = |number: &u32| {
             let lock = locks.lock(&format!("lease {number}"));
             tokio::spawn(async move { lock.try_acquire().await })

@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use leasehold::testkit::{Proxy, Server};
-use leasehold::{ErrorKind, FencingToken, LockGuard, LockManager};
-use store_tests::{ask, patiently, redis, run};
+use leasehold::{Backoff, ErrorKind, FencingToken, Jitter, LockGuard, LockManager, LostReason, config};
+use store_tests::{Monitor, ask, patiently, redis, run};
 
 /// A ttl that no test outlasts, and that lets replicas take a second.
 const TTL: Duration = Duration::from_secs(300);
+
+/// How long nothing is to happen.
+const A_WHILE: Duration = Duration::from_millis(200);
 
 /// A primary and a replica, with a network between them that can be cut.
 struct Pair {
@@ -36,8 +39,18 @@ impl Pair {
         pair
     }
 
+    fn url(&self, options: &str) -> String {
+        format!("redis://{}{options}", self.primary.address())
+    }
+
     async fn manager(&self, options: &str) -> LockManager {
-        LockManager::connect(&format!("redis://{}{options}", self.primary.address())).await.unwrap()
+        LockManager::connect(&self.url(options)).await.unwrap()
+    }
+
+    /// A manager that asks again after a push, after the end of a lease, and otherwise never.
+    async fn patient(&self, options: &str) -> LockManager {
+        let never = Backoff::new(TTL * 2, TTL * 2, 1.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
+        config::open(&self.url(options)).await.unwrap().backoff(never).build().unwrap()
     }
 
     fn until_followed(&self) {
@@ -45,6 +58,9 @@ impl Pair {
             let info: String = ask(&self.replica, &["INFO", "replication"]).unwrap();
             info.contains("master_link_status:up").then_some(())
         });
+        // The primary may hear of that later.
+        let known: u32 = ask(&self.primary, &["WAIT", "1", "50000"]).unwrap();
+        assert_eq!(known, 1);
     }
 
     /// From now on the replica learns nothing.
@@ -219,6 +235,69 @@ fn more_replicas_than_there_are_grant_nothing() {
         let left: bool = ask(&pair.primary, &["EXISTS", "leasehold:k"]).unwrap();
         assert!(!left);
     });
+}
+
+/// Grants have a connection of their own, which the server need not tell of renewals.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn own_extensions_raise_nothing_and_cost_nothing_more() {
+    run(async {
+        let pair = Pair::start();
+        let (locks, others) = (pair.patient("?wait_replicas=1").await, pair.patient("?wait_replicas=1").await);
+        // The first use loads the scripts, which takes requests of its own.
+        let warm = take(&locks, "warm").await;
+        warm.extend(TTL * 2).await.unwrap();
+        warm.release().await.unwrap();
+        let guard = take(&locks, "job").await;
+        // It is looked at once, for the server to tell of it.
+        tokio::time::sleep(A_WHILE).await;
+        let mut monitor = Monitor::start(pair.primary.address());
+        for more in 1..=10 {
+            guard.extend(TTL + Duration::from_secs(more)).await.unwrap();
+            // Asked for by somebody who is refused, over the connection for grants.
+            assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
+        }
+        tokio::time::sleep(A_WHILE).await;
+        let requests = monitor.requests();
+        assert_eq!(requests.len(), 20, "{requests:?}");
+        assert!(requests.iter().all(|request| request.starts_with("\"EVALSHA\"")), "{requests:?}");
+        guard.check().unwrap();
+
+        // What others do is heard all the same: by who holds it, and by who waits.
+        let theirs = take(&others, "theirs").await;
+        let lock = locks.lock("theirs");
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        monitor.until("EVALSHA", "theirs").await;
+        tokio::time::sleep(A_WHILE).await;
+        assert!(!waiter.is_finished());
+        theirs.release().await.unwrap();
+        soon("a push wakes the waiter", waiter).await.unwrap().release().await.unwrap();
+        ask::<()>(&pair.primary, &["DEL", "leasehold:job"]).unwrap();
+        assert_eq!(soon("a push tells of the loss", guard.lost()).await, LostReason::NotHeld);
+    });
+}
+
+/// Nothing is heard of between the refusal over one connection and the question over the other.
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn a_release_before_anybody_listens_wakes() {
+    run(async {
+        let pair = Pair::start();
+        let locks = pair.patient("?wait_replicas=1").await;
+        let mut monitor = Monitor::start(pair.primary.address());
+        for _ in 0..20 {
+            ask::<()>(&pair.primary, &["SET", "leasehold:k", "somebody"]).unwrap();
+            let lock = locks.lock("k");
+            let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+            monitor.until("EVALSHA", "leasehold:k").await;
+            ask::<()>(&pair.primary, &["DEL", "leasehold:k"]).unwrap();
+            soon("it is woken", waiter).await.unwrap().release().await.unwrap();
+        }
+    });
+}
+
+async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), future).await.expect(what)
 }
 
 /// A renewal, which is one of a batch, is all that meets the refusal.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::store::SharedStore;
 use leasehold::{Backoff, LockManager, LostReason};
-use store_tests::{Site, on_servers_that_push};
+use store_tests::{Monitor, Site, on_servers_that_push};
 use tokio::time::{sleep, timeout};
 
 /// Five times and more of what anything here needs on a busy machine, and far from any ttl or pause of these tests.
@@ -31,11 +31,14 @@ fn manager(store: &SharedStore) -> LockManager {
 async fn a_release_wakes(site: Site) {
     let store = SharedStore::new(site.store().await);
     let (holder, locks) = (manager(&store), manager(&store));
+    let mut monitor = Monitor::start(site.server().address());
     for _ in 0..20 {
         let guard = holder.lock("job").try_acquire().await.unwrap().unwrap();
         let lock = locks.lock("job");
+        monitor.requests();
         let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-        sleep(Duration::from_millis(20)).await;
+        // Whatever follows on the connection that they share, follows its refusal.
+        monitor.until("EVAL", "leasehold:job").await;
         guard.release().await.unwrap();
         timeout(SOON, waiter).await.unwrap().unwrap().release().await.unwrap();
     }

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use leasehold::store::{Attempt, Claim, Contention, Store};
 use leasehold::testkit::Proxy;
-use leasehold::{Backoff, Jitter, LockGuard, LockManager, LostReason};
+use leasehold::{Backoff, Jitter, Key, LockGuard, LockManager, LostReason, OwnerToken};
 use store_tests::{ForeignClient, Monitor, Site, on_servers_that_push};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -29,7 +30,16 @@ on_servers_that_push! {
     waiters_are_armed_again_when_the_server_cuts_the_connection
     waiters_are_armed_again_when_the_network_cuts_the_connection
     holders_learn_of_a_loss_during_a_broken_connection
-    an_expiry_is_covered_by_a_timer
+}
+
+/// What needs no pushes.
+mod without {
+    use super::{a_refusal_tells_how_long_the_lease_stands, an_expiry_is_covered_by_a_timer};
+
+    store_tests::on_every_server! {
+        an_expiry_is_covered_by_a_timer
+        a_refusal_tells_how_long_the_lease_stands
+    }
 }
 
 /// A manager that asks again after a push, after the end of a lease, and otherwise never.
@@ -51,13 +61,8 @@ async fn waiter(locks: &LockManager, name: &str, monitor: &mut Monitor) -> JoinH
     monitor.requests();
     let lock = locks.lock(name);
     let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    let asked = async {
-        // By its key: whoever connects asks something, too.
-        while !monitor.requests().iter().any(|request| request.starts_with("\"EVAL") && request.contains(name)) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(SOON, asked).await.expect("the waiter asks");
+    // By its key: whoever connects asks something, too.
+    monitor.until("EVAL", name).await;
     // Nothing but a push brings it here: perhaps that of the grant before, which may have been under way.
     for _ in 0..3 {
         tokio::time::sleep(A_WHILE).await;
@@ -146,8 +151,8 @@ async fn own_extensions_raise_nothing_and_cost_nothing_more(site: Site) {
     redis::cmd("GET").arg("leasehold:job").exec(&mut client).unwrap();
     redis::cmd("PEXPIRE").arg("leasehold:job").arg(600_000).exec(&mut client).unwrap();
     tokio::time::sleep(A_WHILE).await;
-    let looks = monitor.requests().iter().filter(|request| **request == "\"GET\" \"leasehold:job\"").count();
-    assert_eq!(looks, 2, "the client's own and one of ours");
+    let looks = monitor.requests().iter().filter(|request| request.starts_with("\"EVAL\"")).count();
+    assert_eq!(looks, 1);
     guard.check().unwrap();
     guard.release().await.unwrap();
 }
@@ -230,10 +235,30 @@ async fn holders_learn_of_a_loss_during_a_broken_connection(site: Site) {
 async fn an_expiry_is_covered_by_a_timer(site: Site) {
     let locks = pushed(&site.url()).await;
     let mut client = site.client();
-    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "5000"]).exec(&mut client).unwrap();
     // No push tells of the end of a lease in time, nor does a pause of the waiter.
-    redis::cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).exec(&mut client).ok();
+    redis::cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).exec(&mut client).unwrap();
+    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "5000"]).exec(&mut client).unwrap();
     let mut monitor = Monitor::start(site.server().address());
     let waiter = waiter(&locks, "job", &mut monitor).await;
     woken(waiter).await.release().await.unwrap();
+}
+
+async fn a_refusal_tells_how_long_the_lease_stands(site: Site) {
+    let store = site.store().await;
+    let key = Key::new("leasehold", "job").unwrap();
+    let [holder, other] = [(); 2].map(|()| OwnerToken::mint().unwrap());
+    let ttl = Duration::from_secs(60);
+    assert!(matches!(store.acquire(&Claim::new(&key, &holder, ttl)).await.unwrap(), Attempt::Acquired(_)));
+    let mut before = ttl;
+    for waits in [false, true] {
+        let attempt = store.acquire(&Claim::new(&key, &other, ttl * 2).waits(waits)).await.unwrap();
+        let Attempt::Contended(contention) = attempt else { panic!("granted twice") };
+        let left = contention.retry_after.expect("how long");
+        assert!(!left.is_zero() && left <= before, "{left:?} after {before:?}");
+        before = left;
+    }
+    // One that stands for good says so.
+    redis::cmd("PERSIST").arg("leasehold:job").exec(&mut site.client()).unwrap();
+    let attempt = store.acquire(&Claim::new(&key, &other, ttl)).await.unwrap();
+    assert!(matches!(attempt, Attempt::Contended(Contention { retry_after: None, .. })), "{attempt:?}");
 }

@@ -34,7 +34,7 @@ use self::servers::Servers;
 use self::side::companion;
 use crate::clock::wall_now;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::store::watches::{Ear, Watches};
+use crate::store::watches::{Doubt, Ear, Watches};
 use crate::store::{
     Attempt, BoxFuture, Capabilities, Claim, Contention, Fencing, Grant, Inspection, Listing, Page, Probe, Removed,
     Scope, Store, Waiting, Wake, note,
@@ -65,7 +65,8 @@ const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
 pub struct RedisStore {
     servers: Arc<Servers>,
     /// Connections for grants that replicas have to know of, and how many of them: waiting blocks a connection, and
-    /// renewals must not stand behind it.
+    /// renewals must not stand behind it. What the server tells them is heard by nobody, because that includes our own
+    /// renewals; the other ones look at what was granted or refused, and hear of it from then on.
     grants: Option<(Arc<Servers>, u32)>,
     watches: Arc<Watches>,
     waiting: Waiting,
@@ -94,15 +95,21 @@ impl RedisStore {
     pub(crate) fn connect_to(address: Address) -> BoxFuture<Result<Self>> {
         Box::pin(async move {
             let watches = Arc::default();
-            let mut store =
-                Self::over(Self::servers(&address, &watches).await.map_err(while_connecting)?, Arc::clone(&watches))
-                    .await?;
+            let servers = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+            let mut store = Self::over(servers, watches).await?;
             if let Some(count) = address.wait_replicas {
-                let grants = Self::servers(&address, &watches).await.map_err(while_connecting)?;
+                let grants = Self::servers(&address, &Arc::default()).await.map_err(while_connecting)?;
                 store.grants = Some((Arc::new(grants), count));
             }
             Ok(store)
         })
+    }
+
+    /// How many keys somebody in this process is thought to watch: for tests that nothing is left behind.
+    #[cfg(feature = "testkit")]
+    #[doc(hidden)]
+    pub fn watched(&self) -> usize {
+        self.watches.len()
     }
 
     async fn servers(address: &Address, watches: &Arc<Watches>) -> Result<Servers> {
@@ -122,7 +129,8 @@ impl RedisStore {
         Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
     }
 
-    /// Connects as `client` would, on a connection of its own.
+    /// Connects as `client` would, on a connection of its own: to its server and database, with its user and
+    /// certificates. The protocol is the newest that the server knows, and there are no limits but the callers' own.
     ///
     /// # Errors
     ///
@@ -169,8 +177,11 @@ impl RedisStore {
     }
 
     /// Notes that the key is held from now on.
-    async fn held(&self, ear: Ear, owner: &OwnerToken, grant: Grant) -> Grant {
-        let (loss, doubts) = ear.hold(owner);
+    async fn held(&self, ear: Ear, claim: &Claim<'_>, grant: Grant) -> Grant {
+        let (loss, mut doubts) = ear.hold(claim.owner);
+        if self.grants.is_some() && self.waiting == Waiting::Hint && doubts.is_empty() {
+            doubts.push(Doubt { key: claim.key.as_stored().into(), owner: claim.owner.clone() });
+        }
         for doubt in doubts {
             self.servers.settle(doubt).await;
         }
@@ -178,6 +189,23 @@ impl RedisStore {
         // At least the number of the connection that the grant came over.
         grant.connection = self.connections();
         grant
+    }
+
+    /// Resolves once somebody changed a key that was refused.
+    fn touched(&self, key: &Key, ear: Ear) -> BoxFuture<()> {
+        if self.grants.is_none() {
+            return Box::pin(ear.touched());
+        }
+        let (servers, key) = (Arc::clone(&self.servers), key.as_stored().to_owned());
+        Box::pin(async move {
+            tokio::select! {
+                // In this order, or an answer that is there would count as given up.
+                biased;
+                // Given back before anybody listened. Any other answer says nothing.
+                Ok(true) = servers.is_free(&key) => {}
+                () = ear.touched() => {}
+            }
+        })
     }
 
     fn connections(&self) -> Option<u64> {
@@ -208,12 +236,12 @@ impl Store for RedisStore {
             return Err(back.map_or_else(standing, |_| error));
         }
         Ok(match answer::attempt(&answer, claim.ttl)? {
-            Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
+            Ok(grant) => Attempt::Acquired(self.held(ear, claim, grant).await),
             Err(left) => {
                 let mut contention = Contention::new();
                 contention.retry_after = left;
                 if claim.waits && self.waiting == Waiting::Hint {
-                    contention = contention.wake(Wake::Hint(Box::pin(ear.touched())));
+                    contention = contention.wake(Wake::Hint(self.touched(claim.key, ear)));
                 }
                 Attempt::Contended(contention)
             }
@@ -249,7 +277,7 @@ impl Store for RedisStore {
             return Err(back.map_or_else(standing, |_| error));
         }
         Ok(match answer::grant(&answer, claim.ttl)? {
-            Some(grant) => Some(self.held(ear, claim.owner, grant).await),
+            Some(grant) => Some(self.held(ear, claim, grant).await),
             None => None,
         })
     }

@@ -101,6 +101,11 @@ impl Watches {
             .collect()
     }
 
+    #[cfg(all(feature = "redis", feature = "testkit"))]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().keys.len()
+    }
+
     /// The doubt was justified.
     pub(super) fn lost(&self, doubt: &Doubt) {
         self.lose(&doubt.key, &doubt.owner);

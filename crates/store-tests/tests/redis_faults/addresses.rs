@@ -1,14 +1,8 @@
 //! How a server is named, who asks, and what is told of an address that is wrong.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
 use leasehold::config::Config;
-use leasehold::testkit::Server;
 use leasehold::{Error, ErrorKind, LockManager};
-use store_tests::redis;
-use tempfile::TempDir;
+use store_tests::{Authority, redis};
 
 use crate::refusals::{SECRET, is_told};
 use crate::setting::{Direct, soon};
@@ -107,44 +101,12 @@ async fn nobody_listens() {
     is_told(&error, ErrorKind::Unavailable, &["failed to connect"]);
 }
 
-/// An authority, and a certificate by it for the server `localhost`.
-struct Authority(TempDir);
-
-impl Authority {
-    fn new() -> Self {
-        let directory = TempDir::new().unwrap();
-        let openssl = |words: &str| {
-            let made = Command::new("openssl").args(words.split(' ')).current_dir(directory.path()).output().unwrap();
-            assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
-        };
-        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-        fs::write(directory.path().join("names"), "subjectAltName=DNS:localhost").unwrap();
-        openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -subj /CN=authority -days 2"));
-        openssl(&format!("req {key} -keyout server.key -out request -subj /CN=server"));
-        openssl(
-            "x509 -req -in request -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile names",
-        );
-        Self(directory)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn an_encrypted_connection_trusts_only_the_authority_it_was_told_to() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let dir = authority.path().display();
-    let files =
-        format!("--tls-cert-file {dir}/server.pem --tls-key-file {dir}/server.key --tls-ca-cert-file {dir}/ca.pem");
-    let server = Server::builder("redis-server")
-        .args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", "{port}", "--dir", "{dir}", "--save", ""])
-        .args(["--tls-auth-clients", "no", "--requirepass", SECRET])
-        .args(files.split(' '))
-        .start()
-        .unwrap();
+    let server = authority.redis().args(["--requirepass", SECRET]).start().unwrap();
     let port = server.port();
     let by = |host: &str, authority: &str| format!("rediss://:{SECRET}@{host}:{port}/1?ca_file={authority}");
     let (known, unknown) = (format!("{dir}/ca.pem"), stranger.path().join("ca.pem").display().to_string());

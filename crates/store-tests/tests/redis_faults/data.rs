@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::store::{Claim, Level, Store};
 use leasehold::testkit::Server;
-use leasehold::{Key, LostReason, OwnerToken};
+use leasehold::{ErrorKind, Key, LostReason, OwnerToken};
 use store_tests::{redis, valkey};
 
 use crate::setting::{Direct, LONG, SHORT, builder, fence, manager, soon, store, until};
@@ -137,6 +137,24 @@ async fn an_evicted_lease_is_told_and_a_probe_warns_of_it() {
     assert_eq!(soon("the loss", guard.lost()).await, LostReason::NotHeld);
     let next = locks.lock("k").try_acquire().await.unwrap().unwrap();
     assert!(fence(&next) > fence(&guard));
+}
+
+/// The server does not tell a connection of what it throws away to make room for that connection's own requests.
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_lease_that_is_evicted_for_our_own_requests_is_told_at_its_next_renewal() {
+    let evicting = ["--maxmemory", "3mb", "--maxmemory-policy", "volatile-ttl", "--maxmemory-samples", "64"];
+    let server = redis().args(evicting).start().unwrap();
+    let locks = manager(server.address(), LONG).await;
+    let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    let mut filling = Vec::new();
+    while filling.len() % 50 != 0 || locks.holder("k").await.unwrap().is_some() {
+        assert!(filling.len() < 50_000, "nothing is evicted");
+        let lock = locks.lock(&format!("filling{}", filling.len())).ttl(LONG * 2);
+        filling.push(lock.try_acquire().await.unwrap().unwrap());
+    }
+    assert_eq!(guard.extend(LONG).await.unwrap_err().kind(), ErrorKind::NotHeld);
+    assert_eq!(soon("the loss", guard.lost()).await, LostReason::NotHeld);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::fake::{Fake, greeting};
 use crate::refusals::{SECRET, all_of, is_told};
-use crate::setting::{SHORT, manager, soon};
+use crate::setting::{SHORT, manager, soon, store};
 
 /// No answer to anything that a lock asks.
 fn garbage() -> Vec<(&'static str, Vec<u8>)> {
@@ -214,6 +214,18 @@ async fn errors_are_told_as_what_they_are() {
             let error = locks.lock("k").acquire_within(wait).await.unwrap_err();
             is_told(&error, kind, &["failed to acquire \"k\" on redis", words]);
         }
+        // Nor is it word of a lease that is gone, or was given back.
+        let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
+        let (store, claim) = (store(fake.address()).await, Claim::new(&key, &owner, SHORT));
+        let told = store.extend(&[claim]).await.unwrap().remove(0);
+        is_told(&told.unwrap_err(), kind, &[words]);
+        is_told(&store.release(&key, &owner).await.unwrap_err(), kind, &[words]);
+        is_told(&store.transfer(&owner, &claim).await.unwrap_err(), kind, &[words]);
+        is_told(&store.force_release(&key, None).await.unwrap_err(), kind, &[words]);
+        // As a manager tells it.
+        let lock = locks.lock("k");
+        is_told(&lock.extend_by(&owner, SHORT).await.unwrap_err(), kind, &["failed to extend", words]);
+        is_told(&lock.release_by(&owner).await.unwrap_err(), kind, &["failed to release", words]);
     }
 }
 

@@ -9,6 +9,7 @@ mod fake;
 mod garbage;
 mod network;
 mod refusals;
+mod removal;
 mod replicas;
 mod rights;
 mod sentinels;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::store::{Attempt, Claim, Page, Store};
 use leasehold::testkit::{Accident, Proxy, Server};
 use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken, Renew};
-use store_tests::redis;
+use store_tests::{redis, valkey};
 
 use crate::setting::{Direct, LONG, SHORT, builder, fence, manager, soon, until};
 
@@ -20,7 +20,10 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        let server = redis().start().unwrap();
+        Self::with(redis().start().unwrap()).await
+    }
+
+    async fn with(server: Server) -> Self {
         let proxy = Proxy::start(server.address()).unwrap();
         let locks = manager(proxy.address(), SHORT).await;
         let (others, direct) = (manager(server.address(), SHORT).await, Direct::to(server.address()));
@@ -101,10 +104,20 @@ async fn what_is_lost_in_an_extend_is_healed_or_told_as_unknown() {
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn what_is_lost_in_a_release_is_healed() {
-    let bench = Bench::new().await;
+    a_release_is_healed(redis().start().unwrap(), "EVALSHA").await;
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_valkey_server), ignore = "valkey-server is not installed")]
+async fn what_is_lost_in_a_release_is_healed_on_valkey() {
+    a_release_is_healed(valkey().start().unwrap(), "DELIFEQ").await;
+}
+
+async fn a_release_is_healed(server: Server, command: &str) {
+    let bench = Bench::with(server).await;
     for (what, accident) in losses() {
         let guard = bench.locks.lock("k").try_acquire().await.unwrap().expect(what);
-        bench.proxy.once(accident.containing("EVALSHA"));
+        bench.proxy.once(accident.containing(command));
         soon(what, guard.release()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(bench.proxy.pending(), 0, "{what}");
         assert!(bench.others.holder("k").await.unwrap().is_none(), "{what}");
@@ -258,7 +271,7 @@ async fn a_look_at_a_lease_in_doubt_that_is_never_answered_ends() {
     let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
     let attempt = store.acquire(&Claim::new(&key, &owner, SHORT)).await.unwrap();
     assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
-    proxy.once(Accident::lose_reply().containing("$3\r\nGET\r\n").silently());
+    proxy.once(Accident::lose_reply().containing("redis.pcall('GET', KEYS[1])").silently());
     Direct::to(server.address()).ask("DEL leasehold:k");
     until("the lease is looked at", || proxy.pending() == 0).await;
     // Nobody else keeps the connection.
@@ -278,6 +291,10 @@ async fn a_value_that_is_no_token_is_not_fetched_whole() {
     assert_eq!(bench.locks.list("big", Page::first(10)).await.unwrap().entries.len(), 3);
     assert!(bench.locks.lock("big0").try_acquire().await.unwrap().is_none());
     assert!(bench.locks.force_release("big0", None).await.unwrap().is_some());
+    // Nor where a lease was.
+    let guard = bench.locks.lock("own").try_acquire().await.unwrap().unwrap();
+    bench.direct.ask("SETRANGE leasehold:own 30000000 x");
+    assert_eq!(soon("the loss", guard.lost()).await, LostReason::NotHeld);
     let fetched = bench.proxy.replies().bytes() - before;
     assert!(fetched < 100_000, "{fetched}");
 }

@@ -5,12 +5,13 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use leasehold::store::Page;
 use leasehold::store::redis::RedisStore;
 use leasehold::testkit::{Server, ServerBuilder};
 use leasehold::{Error, ErrorKind, LockManager, Operation};
 use store_tests::redis;
 
-use crate::setting::{Direct, LONG, SHORT, manager, soon};
+use crate::setting::{Direct, LONG, SHORT, fence, manager, soon};
 
 pub(crate) const SECRET: &str = "hunter2";
 
@@ -153,6 +154,39 @@ async fn a_full_server_refuses_new_leases_and_renews_old_ones() {
     assert!(direct.number("PTTL leasehold:held") > 500_000);
     held.release().await.unwrap();
     assert_eq!(direct.number("EXISTS leasehold:held"), 0);
+}
+
+/// What is said in the documentation of a server that is full.
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_full_server_lets_leases_be_removed_and_passes_none_on() {
+    let (server, mut direct) = started(redis());
+    let locks = manager(server.address(), LONG).await;
+    let held = locks.lock("k").try_acquire().await.unwrap().unwrap();
+    // One whose companion is lost, and one that somebody holds who knows of none.
+    let _bare = locks.lock("bare").try_acquire().await.unwrap().unwrap();
+    direct.ask("DEL leasehold:bare:fence{leasehold:bare}");
+    direct.ask("SET leasehold:foreign token");
+    let owner = held.hand_over().await.unwrap();
+    direct.ask("CONFIG SET maxmemory 1");
+
+    let error = locks.lock("k").resume(&owner).await.unwrap_err();
+    is_told(&error, ErrorKind::Unavailable, &["OOM", "raise maxmemory"]);
+    let holder = locks.holder("k").await.unwrap().unwrap();
+    assert_eq!((holder.owner, holder.fencing), (owner, held.fencing_token()));
+    assert_eq!(locks.list("", Page::first(9)).await.unwrap().entries.len(), 3);
+    let mut floors = Vec::new();
+    for name in ["k", "bare", "foreign"] {
+        let removed = locks.force_release(name, None).await.unwrap().unwrap();
+        assert_eq!(direct.number(&format!("EXISTS leasehold:{name}")), 0);
+        floors.push((name, removed.fence_floor.unwrap()));
+    }
+    assert!(floors[0].1 >= fence(&held));
+    direct.ask("CONFIG SET maxmemory 0");
+    for (name, floor) in floors {
+        let next = locks.lock(name).try_acquire().await.unwrap().unwrap();
+        assert!(fence(&next) > floor, "{name}: {next:?} after {floor:?}");
+    }
 }
 
 #[tokio::test]

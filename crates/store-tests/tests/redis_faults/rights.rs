@@ -175,6 +175,19 @@ async fn everything_needed_is_needed(mut bench: Bench) {
     }
 }
 
+/// Enough to take a key, and neither to note who holds it nor to take that back.
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_grant_that_stands_is_not_denied() {
+    let mut bench = Bench::new(redis().start().unwrap());
+    let rules: Vec<_> = NEEDED.iter().copied().filter(|rule| !["+del", "+hset"].contains(rule)).collect();
+    let store = bench.store(&rules).await.unwrap();
+    let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
+    let error = store.acquire(&Claim::new(&key, &owner, LONG)).await.unwrap_err();
+    assert_eq!(bench.direct.number("EXISTS leasehold:k"), 1);
+    is_told(&error, ErrorKind::Indeterminate, &["STANDS", "the rights that"]);
+}
+
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn each_optional_right_can_be_left_out() {

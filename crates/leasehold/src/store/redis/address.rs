@@ -1,7 +1,6 @@
 //! Where servers are, and who asks: from the part of a URL that names them.
 
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 
 use percent_encoding::percent_decode_str;
 use redis::{
@@ -12,6 +11,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::link::Place;
 use super::sentinel::Sentinels;
+use super::wire;
 use crate::error::{Error, ErrorKind, Result};
 
 const PORT: u16 = 6379;
@@ -192,11 +192,7 @@ impl Address {
         if !self.is_encrypted {
             return Ok(info);
         }
-        // Whoever uses this library may have chosen another one before.
-        static PROVIDER: Once = Once::new();
-        PROVIDER.call_once(|| {
-            rustls::crypto::ring::default_provider().install_default().ok();
-        });
+        wire::choose_encryption();
         let Some(path) = &self.ca_file else {
             return Ok(info);
         };

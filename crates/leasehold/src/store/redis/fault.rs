@@ -30,8 +30,9 @@ pub(super) enum Effect {
 
 /// What the failure of a request comes to.
 ///
-/// The server's own word is a certain answer: a script touches the key last, so one that failed changed nothing.
-/// Everything else leaves open whether the request was applied.
+/// The server's own word is a certain answer. A script that fails has not changed the key: most touch it only when
+/// nothing can go wrong any more, and a grant that cannot be noted is taken back; where that was refused, too, an error
+/// of its own says so. Everything else leaves open whether the request was applied.
 pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     match refused(&error) {
         Some((kind, advice)) => told(kind, error, advice),
@@ -105,12 +106,14 @@ fn uncertain(error: &RedisError, effect: Effect) -> Error {
 
 /// The kind of what the server itself refused, and what to do about it.
 fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
-    use ErrorKind::{InvalidConfig, Rejected, Unavailable};
+    use ErrorKind::{Indeterminate, InvalidConfig, Rejected, Unavailable};
     let code = error.code()?;
     // Up to version 7.0 a script's own errors have no code of their own.
     let text = error.detail().unwrap_or_default();
     let is = |known: &str| code == known || (code == "ERR" && text.contains(known));
     Some(match error.kind() {
+        // Our own script's.
+        _ if is("STANDS") => (Indeterminate, LACKING),
         redis::ErrorKind::Server(ServerErrorKind::NoPerm) => (Rejected, LACKING),
         redis::ErrorKind::Server(ServerErrorKind::ReadOnly) => (Unavailable, "it has become a replica: try again soon"),
         redis::ErrorKind::Server(ServerErrorKind::BusyLoading) => (Unavailable, "it is starting: try again soon"),

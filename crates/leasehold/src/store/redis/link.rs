@@ -312,6 +312,11 @@ impl Link {
         }
     }
 
+    /// Whether nobody holds the key. The server tells of the next change from then on.
+    pub(super) async fn is_free(self: &Arc<Self>, key: &str) -> Result<bool> {
+        Ok(self.ask(look(key)).await? == Value::Nil)
+    }
+
     /// Looks once at leases that may be gone.
     pub(super) fn settle(self: &Arc<Self>, doubts: Vec<Doubt>) {
         if doubts.is_empty() {
@@ -333,10 +338,7 @@ impl Link {
     }
 
     async fn look_at(self: &Arc<Self>, doubts: &[Doubt]) -> Result<()> {
-        let mut pipeline = redis::pipe();
-        for doubt in doubts {
-            pipeline.cmd("GET").arg(&*doubt.key);
-        }
+        let pipeline = in_one(doubts.iter().map(|doubt| look(&doubt.key)));
         let wire = self.wire().await?;
         let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
         for (doubt, answer) in doubts.iter().zip(answers) {
@@ -419,6 +421,11 @@ async fn run_on(wire: &Wire, call: &Call<'_>) -> RedisResult<Value> {
 
 fn release<'a>(keys: &'a [&'a str], owner: &'a [Argument<'a>]) -> Call<'a> {
     script::RELEASE.on(keys, owner)
+}
+
+/// What a key holds, or the beginning of it. In full words, since it is short, and a server that was started anew knows none.
+fn look(key: &str) -> Cmd {
+    script::LOOK.on(&[key], &[]).by_text()
 }
 
 fn in_one(commands: impl Iterator<Item = Cmd>) -> Pipeline {

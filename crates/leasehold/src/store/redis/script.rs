@@ -23,6 +23,7 @@ scripts! {
     EXTEND: "primary.lua" "grant.lua" "extend.lua";
     RELEASE: "primary.lua" "release.lua";
     TRANSFER: "primary.lua" "grant.lua" "transfer.lua";
+    LOOK: "look.lua";
     INSPECT: "primary.lua" "inspect.lua";
     FORCE_RELEASE: "primary.lua" "grant.lua" "force_release.lua";
 }

@@ -51,13 +51,21 @@ impl Servers {
 
     /// Looks once at a lease that may be gone.
     pub(super) async fn settle(&self, doubt: Doubt) {
-        let link = match self {
-            Self::One(link) => Ok(Arc::clone(link)),
-            Self::Cluster(cluster) => cluster.keeper(&doubt.key).await,
-        };
         // Where nobody can be asked now, the next renewal tells.
-        if let Ok(link) = link {
+        if let Ok(link) = self.keeper(&doubt.key).await {
             link.settle(vec![doubt]);
+        }
+    }
+
+    /// Whether nobody holds the key. The server tells of the next change from then on.
+    pub(super) async fn is_free(&self, key: &str) -> Result<bool> {
+        self.keeper(key).await?.is_free(key).await
+    }
+
+    async fn keeper(&self, key: &str) -> Result<Arc<Link>> {
+        match self {
+            Self::One(link) => Ok(Arc::clone(link)),
+            Self::Cluster(cluster) => cluster.keeper(key).await,
         }
     }
 

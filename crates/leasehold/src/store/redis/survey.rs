@@ -172,7 +172,7 @@ fn findings(field: impl Fn(&str) -> Option<String>, policy: Option<String>) -> V
     if field("aof_enabled").as_deref() == Some("0") {
         add(
             Level::Warn,
-            "a restart forgets leases: the append-only file is off".to_owned(),
+            "a restart forgets leases, or brings back old ones: the append-only file is off".to_owned(),
             "set appendonly to yes, or let the resource check fencing tokens",
         );
     }

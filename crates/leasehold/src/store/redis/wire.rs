@@ -1,14 +1,14 @@
 //! A connection to one server as long as it stands.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo, RedisError, RedisResult,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion, PushInfo,
+    RedisError, RedisResult, ServerErrorKind, Value,
 };
 
 use super::fault::{self, Effect};
@@ -75,6 +75,10 @@ impl Wire {
         name: &str,
         heard: impl Fn(&AtomicBool, PushInfo) + Send + Sync + 'static,
     ) -> Result<Self> {
+        // A caller's client has come by no address of ours.
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            choose_encryption();
+        }
         let failed = |error| fault::connecting(error, name);
         let client = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
@@ -258,6 +262,14 @@ impl Drop for Flight<'_> {
             self.wire.silent_since.compare_exchange(0, self.sent, Ordering::AcqRel, Ordering::Acquire).ok();
         }
     }
+}
+
+/// Makes sure that there is somebody to encrypt. Whoever uses this library may have chosen another one before.
+pub(super) fn choose_encryption() {
+    static PROVIDER: Once = Once::new();
+    PROVIDER.call_once(|| {
+        rustls::crypto::ring::default_provider().install_default().ok();
+    });
 }
 
 /// What a server says of its role. Where we may not ask, it is taken for a primary.

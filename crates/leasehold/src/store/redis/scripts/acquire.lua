@@ -6,8 +6,9 @@ if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     local time = server_time(KEYS[1], ARGV[2])
     local noted, fence = pcall(note, KEYS[2], ARGV[3], ARGV[4], time)
     if not noted then
-        redis.call('DEL', KEYS[1])
-        return type(fence) == 'table' and fence or redis.error_reply(fence)
+        fence = type(fence) == 'table' and fence.err or fence
+        local undone = redis.pcall('DEL', KEYS[1])
+        return redis.error_reply(type(undone) == 'table' and 'STANDS ' .. fence or fence)
     end
     return fence
 end
