@@ -423,7 +423,7 @@ fn release<'a>(keys: &'a [&'a str], owner: &'a [Argument<'a>]) -> Call<'a> {
     script::RELEASE.on(keys, owner)
 }
 
-/// What a key holds, or the beginning of it. In full words, since it is short, and a server that was started anew knows none.
+/// What a key holds, or the beginning of it. Told in full, since it is short and a server may have forgotten it.
 fn look(key: &str) -> Cmd {
     script::LOOK.on(&[key], &[]).by_text()
 }
