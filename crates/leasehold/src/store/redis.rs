@@ -69,6 +69,8 @@ pub struct RedisStore {
     grants: Option<(Arc<Servers>, u32)>,
     watches: Arc<Watches>,
     waiting: Waiting,
+    /// What stands for this store in the lines of those who wait: eight characters.
+    sign: Arc<str>,
 }
 
 impl RedisStore {
@@ -119,7 +121,7 @@ impl RedisStore {
         };
         let watches = Arc::default();
         let servers = Arc::new(Servers::One(Link::to(*place, &watches)));
-        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
+        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint, sign: sign() })
     }
 
     /// Connects as `client` would, on a connection of its own.
@@ -142,7 +144,7 @@ impl RedisStore {
         Box::pin(async move {
             let tells = servers.greet().await.map_err(while_connecting)?;
             let waiting = if tells { Waiting::Hint } else { Waiting::Poll };
-            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting, sign: sign() })
         })
     }
 
@@ -201,7 +203,10 @@ impl Store for RedisStore {
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (held::held(now(), claim.owner), note::of(claim));
-        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
+        // Who is not told of a release cannot come in turn.
+        let sign = if claim.takes_turns && self.waiting == Waiting::Hint { self.sign.as_bytes() } else { b"" };
+        let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
+        let call = &[owner, ttl, Bytes(&held), Bytes(&holder), Bytes(sign)];
         let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         if let Some(error) = shortfall {
             let back = self.release(claim.key, claim.owner).await;
@@ -362,6 +367,11 @@ impl fmt::Debug for RedisStore {
 fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 5] {
     let (owner, ttl) = (Bytes(to.owner.as_bytes()), Number(millis(to.ttl)));
     [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
+}
+
+/// A new sign.
+fn sign() -> Arc<str> {
+    format!("{:08x}", fastrand::u32(..)).into()
 }
 
 /// A grant that too few replicas know of, and that could not be given back.
