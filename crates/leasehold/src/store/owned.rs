@@ -26,6 +26,15 @@ impl OwnedClaim {
 
     pub(crate) const fn borrow(&self) -> Claim<'_> {
         let Self { key, owner, ttl, tie, waits, takes_turns, share, holder } = self;
-        Claim { key, owner, ttl: *ttl, tie: *tie, waits: *waits, takes_turns: *takes_turns, share: *share, holder: holder.as_ref() }
+        Claim {
+            key,
+            owner,
+            ttl: *ttl,
+            tie: *tie,
+            waits: *waits,
+            takes_turns: *takes_turns,
+            share: *share,
+            holder: holder.as_ref(),
+        }
     }
 }

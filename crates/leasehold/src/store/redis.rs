@@ -13,7 +13,8 @@
 //!
 //! All requests of a store go over one connection, or one to each primary of a cluster, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
-//! Where the server tells nothing (protocol 2), waiters ask again and again. A connection that breaks is made anew by
+//! Those who wait stand in a line in the companion, so that processes come in turn: a free key is kept for a moment for the
+//! first of them. Where the server tells nothing (protocol 2), waiters ask again and again, in no order. A connection that breaks is made anew by
 //! the next request.
 
 use std::fmt;
@@ -59,6 +60,9 @@ const BATCH: usize = 512;
 
 /// How long replicas may take to know of a grant, where the ttl asks for no less.
 const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
+
+/// How much later those ask whose turn is not near, so that they are not in the way of the one whose turn it is.
+const NOT_YET: Duration = Duration::from_millis(1);
 
 /// A store that keeps leases in Redis or Valkey. Clones share one connection.
 #[derive(Clone)]
@@ -214,11 +218,17 @@ impl Store for RedisStore {
         }
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim.owner, grant).await),
-            Err(left) => {
+            Err(refusal) => {
                 let mut contention = Contention::new();
-                contention.retry_after = left;
+                contention.retry_after = refusal.left;
                 if claim.waits && self.waiting == Waiting::Hint {
-                    contention = contention.wake(Wake::Hint(Box::pin(ear.touched())));
+                    contention = contention.wake(Wake::Hint(Box::pin(async move {
+                        ear.touched().await;
+                        // The first comes now, and the next has to know at once whether it did.
+                        if refusal.before > 1 {
+                            tokio::time::sleep(NOT_YET).await;
+                        }
+                    })));
                 }
                 Attempt::Contended(contention)
             }

@@ -1,11 +1,11 @@
 -- KEYS: key, companion. ARGV: owner, ttl, held, holder, who stands in line if it does.
 -- Answers the fencing token of a new lease, {1, how long it stands, fencing token} if it was held by this owner already,
--- or {0, how long somebody else's lease still stands}.
+-- or {0, how long somebody else's lease still stands, how many are before this one in line}.
 local me = ARGV[5]
 local line, at = line_of(KEYS[2], me)
 if puts_off(KEYS[1], KEYS[2], line, at, me) then
     -- What a waiter needs to be told of the release and to ask, a few times over.
-    return { 0, 5 }
+    return { 0, 5, before(line, at) }
 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     -- Reads the key, as in prolong.
@@ -21,7 +21,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
     local fence = present_fence(KEYS[1], KEYS[2])
     return { 1, prolong(KEYS[1], ARGV[2]), fence }
 end
-if line and not at then
-    keep_line(KEYS[2], line .. me .. ' ')
+if line and (not at or how(line, at) == '-') then
+    stand(KEYS[2], line, at, me, ' ')
 end
-return { 0, redis.call('PTTL', KEYS[1]) }
+return { 0, redis.call('PTTL', KEYS[1]), before(line, at) }

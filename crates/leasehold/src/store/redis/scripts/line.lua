@@ -1,5 +1,6 @@
--- line, in the companion: those who were refused and wait, in the order in which they came. Each has eight characters of
--- its own, followed by a space, or by a star once it was put off: refused the free key because somebody was before it.
+-- line, in the companion: the stores that were refused and wait, in the order in which they came. Each has eight characters
+-- of its own, and one that follows: a space while it waits, a star once it was put off (refused the free key because
+-- somebody was before it), a dash if it did not come when it could: it is waited for no more until it asks again.
 
 -- The line, and where in it somebody stands. Only a companion that lasts for as long as the fencing token has one.
 local function line_of(companion, me)
@@ -14,31 +15,41 @@ local function line_of(companion, me)
     return line, string.find(line, me, 1, true)
 end
 
--- Notes the line. It is worth no refusal: a server that takes no writes answers as it would without one.
-local function keep_line(companion, line)
-    -- Whoever stands in front of so many others most likely is there no more.
+-- How many who are waited for stand before the place `at`, or before a new one.
+local function before(line, at)
+    local _, count = string.gsub(string.sub(line or '', 1, (at or 0) - 1), '[ *]', '')
+    return count
+end
+
+-- Notes somebody at its place, or at the end. It is worth no refusal: a server that takes no writes answers as it would
+-- without a line.
+local function stand(companion, line, at, me, how)
+    at = at or #line + 1
+    line = string.sub(line, 1, at - 1) .. me .. how .. string.sub(line, at + 9)
     if #line > 9 * 256 then
-        line = string.sub(line, 10)
+        local shorter, count = string.gsub(line, '%w+%-', '', 1)
+        line = count > 0 and shorter or string.sub(line, 10)
     end
     return type(redis.pcall('HSET', companion, 'line', line)) == 'number'
 end
 
--- Whether somebody else is to have the free key first. Each is put off once at most, until the key was granted.
--- The key is read, so that whoever is put off is told when it is taken.
-local function puts_off(key, companion, line, at, me)
-    local is_turn = not line or line == '' or at == 1 or (at and string.sub(line, at + 8, at + 8) == '*')
-    if is_turn or redis.call('GET', key) then
-        return false
-    end
-    local before, behind = line, ''
-    if at then
-        before, behind = string.sub(line, 1, at - 1), string.sub(line, at + 9)
-    end
-    return keep_line(companion, before .. me .. '*' .. behind)
+-- What follows somebody in the line.
+local function how(line, at)
+    return at and string.sub(line, at + 8, at + 8)
 end
 
--- The line behind the one who was granted the key. Whoever stood before it and was not put off had its time to come.
+-- Whether somebody else is to have the free key first. Each is put off once at most, until the key was granted. The key is
+-- read, so that whoever is put off is told when it is taken.
+local function puts_off(key, companion, line, at, me)
+    if before(line, at) == 0 or how(line, at) == '*' or redis.call('GET', key) then
+        return false
+    end
+    return stand(companion, line, at, me, '*')
+end
+
+-- The line once the one at this place was granted the key. It is empty if nobody is waited for.
 local function line_after(line, at)
-    local before = string.gsub(string.sub(line, 1, at - 1), '%w+ ', '')
-    return (string.gsub(before .. string.sub(line, at + 9), '*', ' '))
+    local late = string.gsub(string.sub(line, 1, at - 1), ' ', '-')
+    local rest = string.gsub(late .. string.sub(line, at + 9), '%*', ' ')
+    return string.find(rest, ' ', 1, true) and rest or ''
 end
