@@ -218,6 +218,9 @@ pub struct Claim<'a> {
     pub ttl: Duration,
     /// Whether the caller will wait if refused.
     pub waits: bool,
+    /// Whether a free lease may be refused to it once, for some milliseconds, so that somebody who has waited for longer
+    /// comes first. Only of one that waits, and not of one that asks several stores at once.
+    pub takes_turns: bool,
     /// In what way the key is shared.
     pub share: Share,
     /// Who has to be alive for the lease to stand; `None` = leave it as it is (a first grant without one is tied to
@@ -230,12 +233,18 @@ pub struct Claim<'a> {
 impl<'a> Claim<'a> {
     /// An exclusive claim that does not wait, ties to nothing and tells nothing about its holder.
     pub const fn new(key: &'a Key, owner: &'a OwnerToken, ttl: Duration) -> Self {
-        Self { key, owner, ttl, waits: false, share: Share::Exclusive, tie: None, holder: None }
+        Self { key, owner, ttl, waits: false, takes_turns: false, share: Share::Exclusive, tie: None, holder: None }
     }
 
     /// Sets whether the caller will wait if refused.
     pub const fn waits(mut self, waits: bool) -> Self {
         self.waits = waits;
+        self
+    }
+
+    /// Sets whether somebody who has waited for longer may come first.
+    pub const fn takes_turns(mut self, takes_turns: bool) -> Self {
+        self.takes_turns = takes_turns;
         self
     }
 

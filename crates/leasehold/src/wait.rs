@@ -155,7 +155,7 @@ impl Request<'_> {
 
     async fn ask_once(&self, owner: &OwnerToken, waits: bool, undo: &mut Undo) -> (Moment, Result<Attempt>) {
         let engine = self.engine;
-        let mut claim = Claim::new(self.key, owner, self.terms.ttl).waits(waits).tie(self.terms.tie);
+        let mut claim = Claim::new(self.key, owner, self.terms.ttl).waits(waits).takes_turns(waits).tie(self.terms.tie);
         claim.holder = self.holder;
         let limit = engine.limit(self.terms.ttl);
         let unsettled = &mut undo.unsettled;

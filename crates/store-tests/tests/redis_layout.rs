@@ -8,13 +8,18 @@ use std::time::Duration;
 use leasehold::LockManager;
 use leasehold::store::HolderInfo;
 use redis::Connection;
-use store_tests::{Site, on_every_server};
+use store_tests::{Site, on_every_server, on_servers_that_push};
 
 on_every_server! {
     a_lease_is_a_string_with_a_companion
     names_are_these
     the_companion_outlives_the_lease
     values_pass_on
+}
+
+mod waiting {
+    use super::*;
+    on_servers_that_push! { those_who_wait_stand_in_the_companion }
 }
 
 fn keys(client: &mut Connection) -> Vec<String> {
@@ -132,4 +137,35 @@ async fn values_pass_on(site: Site) {
     grew(&mut client, guard.fencing_token());
     let removed = locks.force_release("deploy", None).await.unwrap().unwrap();
     grew(&mut client, removed.fence_floor);
+}
+
+async fn those_who_wait_stand_in_the_companion(site: Site) {
+    let (holder, mut client) = (manager(&site).await, site.client());
+    let guard = holder.lock("deploy").try_acquire().await.unwrap().unwrap();
+    let line = |client: &mut Connection| -> String {
+        ask(client, &["HGET", "leasehold:deploy:fence{leasehold:deploy}", "line"])
+    };
+    let mut waiters = Vec::new();
+    for place in 1..3 {
+        let locks = site.manager().await;
+        waiters.push(tokio::spawn(async move { locks.lock("deploy").acquire().await.unwrap().release().await }));
+        let there = async {
+            while ask::<Option<String>>(&mut client, &["HGET", "leasehold:deploy:fence{leasehold:deploy}", "line"])
+                .is_none_or(|line| line.len() < 9 * place)
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), there).await.unwrap();
+    }
+    let places = line(&mut client);
+    assert_eq!(places.len(), 18);
+    for place in places.as_bytes().chunks(9) {
+        assert!(place[..8].iter().all(|byte| b"0123456789abcdef".contains(byte)) && place[8] == b' ', "{places:?}");
+    }
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+    assert_eq!(line(&mut client), "");
 }

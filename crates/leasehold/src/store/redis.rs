@@ -13,7 +13,8 @@
 //!
 //! All requests of a store go over one connection, or one to each primary of a cluster, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
-//! Where the server tells nothing (protocol 2), waiters ask again and again. A connection that breaks is made anew by
+//! Those who wait stand in a line in the companion, so that processes come in turn: a free key is kept for a moment for the
+//! first of them. Where the server tells nothing (protocol 2), waiters ask again and again, in no order. A connection that breaks is made anew by
 //! the next request.
 
 use std::fmt;
@@ -60,6 +61,9 @@ const BATCH: usize = 512;
 /// How long replicas may take to know of a grant, where the ttl asks for no less.
 const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
 
+/// How much later those ask whose turn is not near, so that they are not in the way of the one whose turn it is.
+const NOT_YET: Duration = Duration::from_millis(1);
+
 /// A store that keeps leases in Redis or Valkey. Clones share one connection.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -70,6 +74,8 @@ pub struct RedisStore {
     grants: Option<(Arc<Servers>, u32)>,
     watches: Arc<Watches>,
     waiting: Waiting,
+    /// What stands for this store in the lines of those who wait: eight characters.
+    sign: Arc<str>,
 }
 
 impl RedisStore {
@@ -126,7 +132,7 @@ impl RedisStore {
         };
         let watches = Arc::default();
         let servers = Arc::new(Servers::One(Link::to(*place, &watches)));
-        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint })
+        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint, sign: sign() })
     }
 
     /// Connects as `client` would, on a connection of its own: to its server and database, with its user and
@@ -150,7 +156,7 @@ impl RedisStore {
         Box::pin(async move {
             let tells = servers.greet().await.map_err(while_connecting)?;
             let waiting = if tells { Waiting::Hint } else { Waiting::Poll };
-            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting })
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting, sign: sign() })
         })
     }
 
@@ -229,7 +235,11 @@ impl Store for RedisStore {
         // Before the request, so that nothing which follows its answer is missed.
         let ear = self.watches.listen(claim.key);
         let (held, holder) = (held::held(now(), claim.owner), note::of(claim));
-        let call = &[Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)), Bytes(&held), Bytes(&holder)];
+        // Who is not told of a release as it happens cannot come in turn.
+        let is_told = self.waiting == Waiting::Hint && self.grants.is_none();
+        let sign = if claim.takes_turns && is_told { self.sign.as_bytes() } else { b"" };
+        let (owner, ttl) = (Bytes(claim.owner.as_bytes()), Number(millis(claim.ttl)));
+        let call = &[owner, ttl, Bytes(&held), Bytes(&holder), Bytes(sign)];
         let (answer, shortfall) = self.grant(script::ACQUIRE.on(&[key, &companion], call), claim).await?;
         if let Some(error) = shortfall {
             let back = self.release(claim.key, claim.owner).await;
@@ -237,11 +247,18 @@ impl Store for RedisStore {
         }
         Ok(match answer::attempt(&answer, claim.ttl)? {
             Ok(grant) => Attempt::Acquired(self.held(ear, claim, grant).await),
-            Err(left) => {
+            Err(refusal) => {
                 let mut contention = Contention::new();
-                contention.retry_after = left;
+                contention.retry_after = refusal.left;
                 if claim.waits && self.waiting == Waiting::Hint {
-                    contention = contention.wake(Wake::Hint(self.touched(claim.key, ear)));
+                    let touched = self.touched(claim.key, ear);
+                    contention = contention.wake(Wake::Hint(Box::pin(async move {
+                        touched.await;
+                        // The first comes now, and the next has to know at once whether it did.
+                        if refusal.before > 1 {
+                            tokio::time::sleep(NOT_YET).await;
+                        }
+                    })));
                 }
                 Attempt::Contended(contention)
             }
@@ -390,6 +407,11 @@ impl fmt::Debug for RedisStore {
 fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'a [u8]) -> [Argument<'a>; 5] {
     let (owner, ttl) = (Bytes(to.owner.as_bytes()), Number(millis(to.ttl)));
     [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
+}
+
+/// A new sign.
+fn sign() -> Arc<str> {
+    format!("{:08x}", fastrand::u32(..)).into()
 }
 
 /// A grant that too few replicas know of, and that could not be given back.

@@ -82,7 +82,8 @@ impl Core {
         Box::pin(async move {
             let node = &core.nodes[index];
             let claim = claim.borrow();
-            let claim = claim.waits(claim.waits && node.hints());
+            // Each node would have somebody else come first.
+            let claim = claim.waits(claim.waits && node.hints()).takes_turns(false);
             let said = node.store().acquire(&claim).await;
             let remains = match &said {
                 Ok(Attempt::Acquired(_)) => Remains::Surely,

@@ -10,10 +10,23 @@ use crate::error::Result;
 use crate::store::{Grant, Holder, Removed, note};
 use crate::types::{FencingToken, MAX_OWNER_LEN, OwnerToken};
 
-/// A grant, or how long somebody else's lease still stands.
-pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Option<Duration>>> {
+/// Why somebody was refused.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// How long somebody else's lease still stands; `None` = without end.
+    pub(super) left: Option<Duration>,
+    /// How many have waited for longer.
+    pub(super) before: u64,
+}
+
+/// A grant, or a refusal.
+pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Refusal>> {
     match items(answer) {
-        Some([Value::Int(0), left]) => Ok(Err(length(left).ok_or_else(|| fault::unexpected(Effect::Change))?)),
+        Some([Value::Int(0), left, Value::Int(before)]) => {
+            let unexpected = || fault::unexpected(Effect::Change);
+            let before = u64::try_from(*before).map_err(|_| unexpected())?;
+            Ok(Err(Refusal { left: length(left).ok_or_else(unexpected)?, before }))
+        }
         _ => Ok(Ok(grant(answer, ttl)?.ok_or_else(|| fault::unexpected(Effect::Change))?)),
     }
 }

@@ -19,7 +19,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: "grant.lua" "acquire.lua";
+    ACQUIRE: "grant.lua" "line.lua" "acquire.lua";
     EXTEND: "primary.lua" "grant.lua" "extend.lua";
     RELEASE: "primary.lua" "release.lua";
     TRANSFER: "primary.lua" "grant.lua" "transfer.lua";

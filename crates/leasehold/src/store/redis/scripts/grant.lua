@@ -30,10 +30,14 @@ local function next_fence(companion, time)
     return fence
 end
 
--- Notes a new holder and answers with its fencing token.
-local function note(companion, held, holder, time)
+-- Notes a new holder, and the line if it has changed, and answers with the holder's fencing token.
+local function note(companion, held, holder, time, line)
     local fence = next_fence(companion, time)
-    redis.call('HSET', companion, 'fence', fence, 'held', held, 'holder', holder)
+    if line then
+        redis.call('HSET', companion, 'fence', fence, 'held', held, 'holder', holder, 'line', line)
+    else
+        redis.call('HSET', companion, 'fence', fence, 'held', held, 'holder', holder)
+    end
     return fence
 end
 
