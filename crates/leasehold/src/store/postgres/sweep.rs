@@ -50,11 +50,11 @@ impl Round {
         let Ok((wire, facts)) = self.link.wire().await else { return };
         let (statements, looking): (_, [Parameter<'_>; 2]) =
             (&self.link.statements, [(&after, Type::TEXT), (&ROWS, Type::INT8)]);
-        // Where the table of waiters is missing rows go all the same, and the connection stays.
+        // Where a table is missing the connection stays: that is told to the next who needs it.
         let forgetting = async {
             if facts.may_wait { wire.ask_aside(&statements.sweep_waits, &looking).await.map(drop) } else { Ok(()) }
         };
-        let (swept, forgotten) = tokio::join!(biased; wire.ask(&statements.sweep, &looking), forgetting);
+        let (swept, forgotten) = tokio::join!(biased; wire.ask_aside(&statements.sweep, &looking), forgetting);
         let is_refused = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
         self.may_again = !swept.as_ref().is_err_and(is_refused) && !forgotten.as_ref().is_err_and(is_refused);
         if let Ok(rows) = swept {

@@ -122,7 +122,7 @@ impl Wire {
         self.ask_once(statement, parameters).await
     }
 
-    /// Runs a statement as [`ask`](Self::ask) on a table that is not needed: where it is missing the connection stays.
+    /// Runs a statement that is worth no connection, once: where its table is missing the connection stays.
     pub(super) async fn ask_aside(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
         let flight = Flight::new(self);
         let answer = self.client.query_typed(statement, parameters).await;
