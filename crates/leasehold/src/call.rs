@@ -15,10 +15,17 @@ use crate::observe::{
 use crate::options::Wait;
 use crate::types::Key;
 
+/// Who is told of a call, and by which clock and of which store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told<'a> {
+    pub(crate) teller: &'a Arc<Teller>,
+    pub(crate) clock: &'a Clock,
+    pub(crate) store: &'static str,
+}
+
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    teller: &'a Arc<Teller>,
-    clock: &'a Clock,
+    told: Told<'a>,
     key: &'a Key,
     span: &'a Span,
     pub(crate) called: Moment,
@@ -39,37 +46,43 @@ pub(crate) enum End<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn begin(teller: &'a Arc<Teller>, clock: &'a Clock, key: &'a Key, span: &'a Span, wait: Wait) -> Self {
-        teller.note(|store| Event::Acquiring(Acquiring { store, key: key.clone(), wait }));
-        teller.tell();
-        Self { teller, clock, key, span, called: clock.now(), attempts: 0, waits: None, ended: false }
+    pub(crate) fn begin(told: Told<'a>, key: &'a Key, span: &'a Span, wait: Wait) -> Self {
+        let called = told.clock.now();
+        let call = Self { told, key, span, called, attempts: 0, waits: None, ended: false };
+        call.note(|store| Event::Acquiring(Acquiring { store, key: key.clone(), wait }));
+        told.teller.tell();
+        call
+    }
+
+    fn note(&self, event: impl FnOnce(&'static str) -> Event) {
+        self.told.teller.note(|_| event(self.told.store));
     }
 
     /// It asks the store.
     pub(crate) fn asks(&mut self) {
         self.attempts += 1;
         if self.attempts > 1 {
-            self.teller.note(|store| Event::Polled(Polled { store, key: self.key.clone() }));
+            self.note(|store| Event::Polled(Polled { store, key: self.key.clone() }));
         }
     }
 
     /// It is about to sleep until the lease may be had.
     pub(crate) fn waits(&mut self) {
         if self.waits.is_none() {
-            self.waits = Some(self.clock.now());
-            self.teller.note(|store| Event::Waiting(Waiting { store, key: self.key.clone() }));
+            self.waits = Some(self.told.clock.now());
+            self.note(|store| Event::Waiting(Waiting { store, key: self.key.clone() }));
         }
         // Those behind it in line wait for this call: no observer may hold it up.
-        self.teller.tell_apart();
+        self.told.teller.tell_apart();
     }
 
     pub(crate) fn end(mut self, end: End<'_>) {
         self.ended = true;
         self.wait_ended();
         let (key, attempts) = (|| self.key.clone(), self.attempts);
-        if self.teller.is_heard() {
+        if self.told.teller.is_heard() {
             let waited = self.elapsed();
-            self.teller.note(|store| match end {
+            self.note(|store| match end {
                 End::Granted(lease) => {
                     let fencing = lease.and_then(|lease| lease.fencing);
                     Event::Acquired(Acquired { store, key: key(), waited, attempts, fencing })
@@ -83,7 +96,7 @@ impl<'a> Call<'a> {
                     Event::Failed(Failed { store, operation, key: Some(key()), kind, waited: Some(waited) })
                 }
             });
-            self.teller.tell();
+            self.told.teller.tell();
         }
         match end {
             End::Granted(lease) => self.record(outcome::GRANTED, lease, None),
@@ -94,9 +107,9 @@ impl<'a> Call<'a> {
     }
 
     fn wait_ended(&self) {
-        if let (Some(since), true) = (self.waits, self.teller.is_heard()) {
-            let waited = self.clock.now().since(since);
-            self.teller.note(|store| Event::WaitEnded(WaitEnded { store, key: self.key.clone(), waited }));
+        if let (Some(since), true) = (self.waits, self.told.teller.is_heard()) {
+            let waited = self.told.clock.now().since(since);
+            self.note(|store| Event::WaitEnded(WaitEnded { store, key: self.key.clone(), waited }));
         }
     }
 
@@ -118,7 +131,7 @@ impl<'a> Call<'a> {
     }
 
     fn elapsed(&self) -> Duration {
-        self.clock.now().since(self.called)
+        self.told.clock.now().since(self.called)
     }
 }
 
@@ -128,11 +141,11 @@ impl Drop for Call<'_> {
             return;
         }
         self.wait_ended();
-        if self.teller.is_heard() {
+        if self.told.teller.is_heard() {
             let (waited, attempts) = (self.elapsed(), self.attempts);
             let key = self.key.clone();
-            self.teller.note(|store| Event::Cancelled(Cancelled { store, key, waited, attempts }));
-            self.teller.tell();
+            self.note(|store| Event::Cancelled(Cancelled { store, key, waited, attempts }));
+            self.told.teller.tell();
         }
         self.record(outcome::CANCELLED, None, None);
     }

@@ -10,6 +10,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
 use crate::background::Background;
+use crate::call::Told;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::line::Lines;
@@ -261,6 +262,10 @@ impl Engine {
         answer
     }
 
+    pub(crate) fn told(&self) -> Told<'_> {
+        Told { teller: &self.teller, clock: &self.clock, store: self.store().name() }
+    }
+
     pub(crate) fn in_context(&self, error: Error, operation: Operation, key: Option<&Key>) -> Error {
         let error = error.during(operation).on_store(self.store().name());
         match key {
@@ -276,11 +281,11 @@ impl Engine {
 
     /// Whether a call may start: the manager is open, and this is the process that built it.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.check_open()?;
+        // First, for nobody must be told of it.
         if self.is_forked() {
             return Err(Error::new(ErrorKind::Closed, "the lock manager belongs to the parent process: build another"));
         }
-        Ok(())
+        self.check_open()
     }
 
     /// Whether a call that has started may go on.

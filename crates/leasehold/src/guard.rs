@@ -89,7 +89,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// If dropped, the lease may stand longer in the store than this guard assumes; nothing else.
+    /// If dropped, the lease may stand longer in the store than this guard assumes; nothing else. One that is begun and
+    /// neither polled nor dropped keeps later ones, and [`hand_over`](Self::hand_over), waiting.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         let lease = &self.handle.lease;
         let engine = &lease.engine;

@@ -265,7 +265,7 @@ impl Lock {
             Ok(terms) => terms,
             Err(error) => {
                 let error = engine.check_usable().err().unwrap_or(error);
-                Call::begin(&engine.teller, &engine.clock, key, &span, wait).end(End::Failed(&error));
+                Call::begin(engine.told(), key, &span, wait).end(End::Failed(&error));
                 return Err(engine.in_context(error, Operation::Acquire, Some(key)));
             }
         };

@@ -399,12 +399,14 @@ pub struct Contention {
     pub holder: Option<Holder>,
     /// A wake-up armed by this very attempt, if the claim waits. `None` = the one given earlier stays armed.
     pub wake: Option<Wake>,
+    /// Nobody holds it: it is kept for somebody who has waited for longer, for as long as `retry_after` says.
+    pub put_off: bool,
 }
 
 impl Contention {
     /// Contention of which nothing more is known.
     pub const fn new() -> Self {
-        Self { retry_after: None, holder: None, wake: None }
+        Self { retry_after: None, holder: None, wake: None, put_off: false }
     }
 
     /// Sets how long the present lease still stands.

@@ -30,7 +30,7 @@ impl Request<'_> {
     pub(crate) async fn acquire(&self, wait: Wait, span: &Span) -> Result<Option<Arc<Lease>>> {
         let engine = self.engine;
         let usable = engine.check_usable();
-        let mut call = Call::begin(&engine.teller, &engine.clock, self.key, span, wait);
+        let mut call = Call::begin(engine.told(), self.key, span, wait);
         let called = call.called;
         let outcome = match (usable, wait) {
             (Err(error), _) => Err(error),
@@ -141,7 +141,8 @@ impl Request<'_> {
                     });
                 }
             };
-            if let Some(question) = question {
+            // One that was put off has no answer for those behind it: the lease may be free.
+            if let Some(question) = question.filter(|_| !contention.put_off) {
                 question.answered();
             }
             if last {
@@ -183,7 +184,9 @@ impl Request<'_> {
         let in_line = matches!(armed, Some(Armed { wake: Wake::Place(_), .. }));
         undo.stands |= in_line;
         undo.let_close();
-        let trusted = naps.trust();
+        // For some milliseconds, in which nothing but the store knows better.
+        let put_off = contention.put_off;
+        let trusted = naps.trust() || put_off;
         let rely_on_place = in_line && trusted;
         let started = engine.clock.now();
         let end = contention.retry_after.filter(|_| trusted);
@@ -195,7 +198,7 @@ impl Request<'_> {
                 naps.polls.restart();
                 HASTY
             }
-            rung = called(turn, !rely_on_place) => {
+            rung = called(turn, !rely_on_place && !put_off) => {
                 if rung {
                     naps.polls.restart();
                 }
@@ -204,7 +207,9 @@ impl Request<'_> {
             () = sleep_until(engine, ask_at) => if pause == end { SOON } else { Duration::ZERO },
             () = engine.closed() => return engine.check_open(),
         };
-        naps.slept(engine.clock.now().since(started) < hasty);
+        if !put_off {
+            naps.slept(engine.clock.now().since(started) < hasty);
+        }
         Ok(())
     }
 

@@ -262,7 +262,7 @@ async fn a_quorum_is_not_put_off_by_its_nodes(site: Site) {
     let guard = locks.lock("job").acquire().await.unwrap();
     let asked = monitor.requests();
     // Pushes say nothing of the database, so that one may look whether it still holds.
-    assert_eq!(asked.iter().filter(|request| request.starts_with("\"EVAL")).count(), 3, "{asked:?}");
+    assert_eq!(asked.iter().filter(|request| request.starts_with("\"EVALSHA\"")).count(), 3, "{asked:?}");
     guard.release().await.unwrap();
 }
 

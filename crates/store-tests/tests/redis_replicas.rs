@@ -248,10 +248,11 @@ fn own_extensions_raise_nothing_and_cost_nothing_more() {
         let warm = take(&locks, "warm").await;
         warm.extend(TTL * 2).await.unwrap();
         warm.release().await.unwrap();
+        let mut monitor = Monitor::start(pair.primary.address());
         let guard = take(&locks, "job").await;
         // It is looked at once, for the server to tell of it.
-        tokio::time::sleep(A_WHILE).await;
-        let mut monitor = Monitor::start(pair.primary.address());
+        monitor.until("EVAL\"", "leasehold:job").await;
+        monitor.requests();
         for more in 1..=10 {
             guard.extend(TTL + Duration::from_secs(more)).await.unwrap();
             // Asked for by somebody who is refused, over the connection for grants.

@@ -28,7 +28,7 @@ pub(crate) use self::address::Address;
 use self::address::Route;
 use self::cluster::Cluster;
 use self::fault::Effect;
-use self::link::{Link, Place, Replicas, Request};
+use self::link::{LOOK_LIMIT, Link, Place, Replicas, Request};
 use self::script::Argument::{Bytes, Number};
 use self::script::{Argument, Call};
 use self::servers::Servers;
@@ -132,7 +132,7 @@ impl RedisStore {
         };
         let watches = Arc::default();
         let servers = Arc::new(Servers::One(Link::to(*place, &watches)));
-        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint, sign: sign() })
+        Ok(Self { servers, grants: None, watches, waiting: Waiting::Hint, sign: sign()? })
     }
 
     /// Connects as `client` would, on a connection of its own: to its server and database, with its user and
@@ -156,7 +156,7 @@ impl RedisStore {
         Box::pin(async move {
             let tells = servers.greet().await.map_err(while_connecting)?;
             let waiting = if tells { Waiting::Hint } else { Waiting::Poll };
-            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting, sign: sign() })
+            Ok(Self { servers: Arc::new(servers), grants: None, watches, waiting, sign: sign()? })
         })
     }
 
@@ -203,12 +203,12 @@ impl RedisStore {
             return Box::pin(ear.touched());
         }
         let (servers, key) = (Arc::clone(&self.servers), key.as_stored().to_owned());
+        // Not given up with the wake-up: a question without an answer makes a connection look broken.
+        let looked = tokio::spawn(async move { tokio::time::timeout(LOOK_LIMIT, servers.is_free(&key)).await });
         Box::pin(async move {
             tokio::select! {
-                // In this order, or an answer that is there would count as given up.
-                biased;
                 // Given back before anybody listened. Any other answer says nothing.
-                Ok(true) = servers.is_free(&key) => {}
+                Ok(Ok(Ok(true))) = looked => {}
                 () = ear.touched() => {}
             }
         })
@@ -233,7 +233,7 @@ impl Store for RedisStore {
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let (key, companion) = (claim.key.as_stored(), companion(claim.key.as_stored()));
         // Before the request, so that nothing which follows its answer is missed.
-        let ear = self.watches.listen(claim.key);
+        let mut ear = self.watches.listen(claim.key);
         let (held, holder) = (held::held(now(), claim.owner), note::of(claim));
         // Who is not told of a release as it happens cannot come in turn.
         let is_told = self.waiting == Waiting::Hint && self.grants.is_none();
@@ -250,6 +250,11 @@ impl Store for RedisStore {
             Err(refusal) => {
                 let mut contention = Contention::new();
                 contention.retry_after = refusal.left;
+                contention.put_off = refusal.put_off;
+                if refusal.put_off {
+                    // Our own release may have been heard of only after it.
+                    ear.listen_anew();
+                }
                 if claim.waits && self.waiting == Waiting::Hint {
                     let touched = self.touched(claim.key, ear);
                     contention = contention.wake(Wake::Hint(Box::pin(async move {
@@ -409,9 +414,9 @@ fn transfer<'a>(from: &'a OwnerToken, to: &Claim<'a>, held: &'a [u8], holder: &'
     [owner, ttl, Bytes(held), Bytes(holder), Bytes(from.as_bytes())]
 }
 
-/// A new sign.
-fn sign() -> Arc<str> {
-    format!("{:08x}", fastrand::u32(..)).into()
+/// A new sign: of a new owner, so that a forked process has another one.
+fn sign() -> Result<Arc<str>> {
+    Ok(OwnerToken::mint()?.fingerprint().into())
 }
 
 /// A grant that too few replicas know of, and that could not be given back.

@@ -199,6 +199,12 @@ impl Ear {
         (loss, doubts)
     }
 
+    /// Has [`touched`](Self::touched) heed only what happens from now on.
+    #[cfg(feature = "redis")]
+    pub(super) fn listen_anew(&mut self) {
+        self.seen = self.watch.touched.load(Ordering::Acquire);
+    }
+
     /// Resolves once the key was touched.
     pub(super) async fn touched(self) {
         loop {

@@ -1,10 +1,15 @@
 //! What is done by an owner token: leases that pass on, stand alone, or are removed.
 
-use leasehold::{Clock, Close, ErrorKind, LostReason};
+use std::time::Duration;
+
+use leasehold::{Close, ErrorKind, LostReason};
 use tokio::time::{sleep, timeout};
 
 use crate::site::Site;
 use crate::{SOON, TTL};
+
+/// Several times what is done with such a lease takes on a busy machine.
+const KEPT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn exactly_one_of_many_resumers_wins(site: Site) {
     let giver = site.manager().await;
@@ -44,23 +49,22 @@ pub(crate) async fn exactly_one_of_many_resumers_wins(site: Site) {
 
 pub(crate) async fn a_kept_lease_stands_without_its_manager(site: Site) {
     let (keeper, locks) = (site.manager().await, site.manager().await);
-    let guard = keeper.lock("job").ttl(TTL).try_acquire().await.unwrap().unwrap();
+    let guard = keeper.lock("job").ttl(KEPT).try_acquire().await.unwrap().unwrap();
+    let token = guard.fencing_token();
     guard.keep().await.unwrap();
-    let kept = Clock::system().now();
     drop(guard);
     keeper.close(Close::Release).await.unwrap();
     drop(keeper);
     assert!(locks.lock("job").try_acquire().await.unwrap().is_none());
     let next = timeout(SOON, locks.lock("job").acquire()).await.unwrap().unwrap();
-    // The server counts from when the request arrived.
-    assert!(Clock::system().now().since(kept) >= TTL / 2, "it did not stand");
+    assert!(next.fencing_token() > token);
     next.release().await.unwrap();
 }
 
 pub(crate) async fn acting_by_owner_needs_no_guard(site: Site) {
     let (giver, locks) = (site.manager().await, site.manager().await);
     let lock = locks.lock("job");
-    let token = giver.lock("job").ttl(TTL).try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
+    let token = giver.lock("job").ttl(KEPT).try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
     lock.extend_by(&token, 20 * TTL).await.unwrap();
     assert!(lock.holder().await.unwrap().unwrap().remaining.unwrap() > 10 * TTL);
     lock.release_by(&token).await.unwrap();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::observe::metrics::Metrics;
-use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, TransactionLocks};
+use leasehold::store::memory::MemoryStore;
+use leasehold::store::postgres::{PostgresAdvisoryStore, TransactionLocks};
 use leasehold::{Error, Key, LockManager, Wait};
 use store_tests::{Table, run};
 use tokio_postgres::Transaction;
@@ -73,8 +74,9 @@ fn transactions_of_ones_own_tell_the_same() {
         meters::install();
         let (table, story) = (Arc::new(Table::new()), Story::default());
         let url = with_password(&table);
-        let store = PostgresStore::connect(&url).await.unwrap();
-        let manager = LockManager::builder(store).observer(story.clone()).observer(Metrics::new()).build().unwrap();
+        // Of another store, whose name is not told.
+        let manager =
+            LockManager::builder(MemoryStore::new()).observer(story.clone()).observer(Metrics::new()).build().unwrap();
         let others = PostgresAdvisoryStore::connect(&url).await.unwrap();
         let others = LockManager::builder(others).namespace(NAMESPACE).build().unwrap();
         let locks = Locks { transactions: TransactionLocks::told_to_observers_of(&manager), table };

@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 
 use self::held::Held;
 use super::wire;
-use crate::call::{Call, End};
+use crate::call::{Call, End, Told};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::manager::LockManager;
@@ -101,7 +101,8 @@ pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Re
 ///
 /// # Cancel safety
 ///
-/// If dropped, the transaction is rolled back; a statement that waits for the lock is given up first, as there.
+/// If dropped, the transaction is rolled back; a statement that waits for the lock is given up first, as there. Dropped
+/// while it commits, the writes may have been committed.
 pub async fn with_lock_in_transaction<T, E: From<Error>>(
     client: &mut Client,
     key: &Key,
@@ -134,12 +135,14 @@ pub async fn with_lock_in_transaction<T, E: From<Error>>(
 pub struct TransactionLocks {
     teller: Arc<Teller>,
     clock: Clock,
+    /// The process that made it: in a forked child nobody is told.
+    pid: u32,
 }
 
 impl Default for TransactionLocks {
     /// No observer is told; spans there are all the same.
     fn default() -> Self {
-        Self { teller: Teller::new(STORE, Vec::new()), clock: Clock::system() }
+        Self { teller: Teller::new(STORE, Vec::new()), clock: Clock::system(), pid: std::process::id() }
     }
 }
 
@@ -150,7 +153,8 @@ impl TransactionLocks {
     /// [`PostgresAdvisoryStore`](super::PostgresAdvisoryStore) and
     /// [`PostgresTransactionStore`](super::PostgresTransactionStore) in the same database, and no others.
     pub fn told_to_observers_of(locks: &LockManager) -> Self {
-        Self { teller: Arc::clone(&locks.engine().teller), clock: locks.engine().clock.clone() }
+        let engine = locks.engine();
+        Self { teller: Arc::clone(&engine.teller), clock: engine.clock.clone(), pid: engine.pid }
     }
 
     /// As [`lock_in_transaction`]. Nobody can tell when the transaction ends, so the lock counts as handed over to it at
@@ -215,7 +219,7 @@ impl TransactionLocks {
             return Ok(None);
         };
         let held = Held::by(self, key);
-        match caught(work(&transaction)).await {
+        match caught(async { work(&transaction).await }).await {
             Ok(Ok(value)) => {
                 held.until(statements::commit(transaction, &mark)).await.map_err(failed)?;
                 span.record("outcome", outcome::RAN);
@@ -270,8 +274,12 @@ impl TransactionLocks {
             attempts = Empty,
             error = Empty,
         );
+        if std::process::id() != self.pid {
+            self.teller.fall_silent();
+        }
         let asked = async {
-            let mut call = Call::begin(&self.teller, &self.clock, key, &span, wait);
+            let told = Told { teller: &self.teller, clock: &self.clock, store: STORE };
+            let mut call = Call::begin(told, key, &span, wait);
             let answer = ask(&mut call).await;
             call.end(match &answer {
                 Ok(Some(_)) => End::Granted(None),

@@ -17,15 +17,18 @@ pub(super) struct Refusal {
     pub(super) left: Option<Duration>,
     /// How many have waited for longer.
     pub(super) before: u64,
+    /// Nobody holds it: it is kept for one of these.
+    pub(super) put_off: bool,
 }
 
 /// A grant, or a refusal.
 pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Refusal>> {
     match items(answer) {
-        Some([Value::Int(0), left, Value::Int(before)]) => {
+        Some([Value::Int(0), left, Value::Int(before), put_off @ ..]) => {
             let unexpected = || fault::unexpected(Effect::Change);
             let before = u64::try_from(*before).map_err(|_| unexpected())?;
-            Ok(Err(Refusal { left: length(left).ok_or_else(unexpected)?, before }))
+            let left = length(left).ok_or_else(unexpected)?;
+            Ok(Err(Refusal { left, before, put_off: !put_off.is_empty() }))
         }
         _ => Ok(Ok(grant(answer, ttl)?.ok_or_else(|| fault::unexpected(Effect::Change))?)),
     }

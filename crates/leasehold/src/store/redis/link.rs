@@ -22,7 +22,7 @@ use crate::types::OwnerToken;
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the server may take to tell of leases in doubt: as much as the engine allows a call.
-const LOOK_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Leases in doubt that are asked for at once.
 const DOUBTS: usize = 256;

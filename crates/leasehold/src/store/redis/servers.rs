@@ -59,7 +59,12 @@ impl Servers {
 
     /// Whether nobody holds the key. The server tells of the next change from then on.
     pub(super) async fn is_free(&self, key: &str) -> Result<bool> {
-        self.keeper(key).await?.is_free(key).await
+        let free = self.keeper(key).await?.is_free(key).await;
+        if let (Self::Cluster(cluster), Err(_)) = (self, &free) {
+            // The key may have moved.
+            cluster.look_again();
+        }
+        free
     }
 
     async fn keeper(&self, key: &str) -> Result<Arc<Link>> {

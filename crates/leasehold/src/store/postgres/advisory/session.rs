@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -38,6 +38,8 @@ pub(super) struct Session {
     slots: Slots,
     held: Mutex<HashMap<i64, Held>>,
     ended: AtomicBool,
+    /// Since when the server is asked to end it.
+    ending: OnceLock<Moment>,
 }
 
 #[derive(Clone, Debug)]
@@ -83,6 +85,7 @@ impl Session {
             slots: Slots::default(),
             held: Mutex::default(),
             ended: AtomicBool::new(false),
+            ending: OnceLock::new(),
         });
         let (watched, over) = (Arc::downgrade(&session), wire.over());
         tokio::spawn(async move {
@@ -99,6 +102,11 @@ impl Session {
     }
 
     /// The server's process, and since when it is there.
+    /// Since when the server is asked to end it: since now, if it was not before.
+    pub(super) fn ending(&self) -> Moment {
+        *self.ending.get_or_init(|| Clock::system().now())
+    }
+
     pub(super) const fn backend(&self) -> &(i32, String) {
         &self.backend
     }

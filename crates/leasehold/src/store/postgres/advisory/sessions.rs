@@ -116,8 +116,9 @@ impl Sessions {
             return;
         }
         let _turn = self.ending.lock().await;
-        let (ended, until) = (self.all.lock().ended.clone(), Clock::system().now() + ENDING);
+        let ended = self.all.lock().ended.clone();
         for session in ended {
+            let until = session.ending() + ENDING;
             let ((pid, start), id) = (session.backend(), session.id());
             let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
             loop {

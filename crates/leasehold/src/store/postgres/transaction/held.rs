@@ -19,7 +19,7 @@ pub(super) struct NotEnded {
     pub(super) lost: Option<LostReason>,
 }
 
-/// A lock that a transaction has. Dropped, the transaction is rolled back in the background.
+/// A lock that a transaction has. Dropped, it ends in the background, with the transaction.
 pub(super) struct Held<'a> {
     locks: &'a TransactionLocks,
     key: &'a Key,
@@ -53,11 +53,12 @@ impl<'a> Held<'a> {
         let end = end.instrument(span.clone()).await;
         self.ended = true;
         let lost = end.as_ref().err().and_then(|end| end.lost);
-        let end = end.map_err(|end| end.error);
+        let end = end.map_err(|end| end.error.during(Operation::Release));
         self.tell_end(lost.unwrap_or(LostReason::Released));
         let held = self.locks.clock.now().since(self.since);
         // What the server refused to commit it has rolled back.
-        let failed = end.as_ref().err().filter(|_| lost.is_some()).map(Error::kind);
+        let gone = |error: &&Error| lost.is_some() || error.kind() == ErrorKind::Indeterminate;
+        let failed = end.as_ref().err().filter(gone).map(Error::kind);
         let key = self.key;
         self.locks.teller.note(|_| Event::Released(Released { store: STORE, key: key.clone(), held, failed }));
         self.locks.teller.tell();

@@ -15,6 +15,9 @@ use crate::store::postgres::fault::{self, Effect};
 use crate::store::postgres::tls::{self, Trust};
 use crate::types::Key;
 
+/// Several times what a rollback takes, and no long wait for those who see why the work failed only after it.
+const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);
+
 type Answer<T> = std::result::Result<T, tokio_postgres::Error>;
 
 /// Takes the lock, as long as the session's limits let it wait.
@@ -90,8 +93,15 @@ pub(super) async fn commit(transaction: Transaction<'_>, mark: &str) -> std::res
     transaction.commit().await.map_err(|error| not_ended(error, Effect::Change))
 }
 
+/// Rolls back. The answer is not waited for without end: it comes after that to whatever the work asked last.
 pub(super) async fn roll_back(transaction: Transaction<'_>) -> std::result::Result<(), NotEnded> {
-    transaction.rollback().await.map_err(|error| not_ended(error, Effect::Look))
+    match tokio::time::timeout(ROLLBACK_LIMIT, transaction.rollback()).await {
+        Ok(answer) => answer.map_err(|error| not_ended(error, Effect::Look)),
+        Err(_) => {
+            let message = format!("the rollback was not answered within {ROLLBACK_LIMIT:?}");
+            Err(NotEnded { error: Error::new(ErrorKind::Indeterminate, message), lost: None })
+        }
+    }
 }
 
 /// What a failure before anything is committed means: whatever was done is undone.

@@ -27,7 +27,7 @@ const UNMAPPED: Duration = Duration::from_secs(60);
 
 impl Cluster {
     /// Asks for a new map, soon and apart from whoever has a reason to doubt the present one.
-    pub(super) fn look_again(self: &Arc<Self>) {
+    pub(in crate::store::redis) fn look_again(self: &Arc<Self>) {
         let Ok(turn) = Arc::clone(&self.learning).try_lock_owned() else { return };
         let cluster = Arc::clone(self);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

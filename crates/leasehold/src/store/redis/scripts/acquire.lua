@@ -1,11 +1,12 @@
 -- KEYS: key, companion. ARGV: owner, ttl, held, holder, who stands in line if it does.
 -- Answers the fencing token of a new lease, {1, how long it stands, fencing token} if it was held by this owner already,
--- or {0, how long somebody else's lease still stands, how many are before this one in line}.
+-- or {0, how long somebody else's lease still stands, how many are before this one in line}, with a fourth item
+-- if nobody has it.
 local me = ARGV[5]
 local line, at = line_of(KEYS[2], me)
 if puts_off(KEYS[1], KEYS[2], line, at, me) then
     -- What a waiter needs to be told of the release and to ask, a few times over.
-    return { 0, 5, before(line, at) }
+    return { 0, 5, before(line, at), 1 }
 end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
     -- Reads the key, as in prolong.
