@@ -41,7 +41,7 @@ end
 -- Whether somebody else is to have the free key first. Each is put off once at most, until the key was granted. The key is
 -- read, so that whoever is put off is told when it is taken.
 local function puts_off(key, companion, line, at, me)
-    if before(line, at) == 0 or how(line, at) == '*' or redis.call('GET', key) then
+    if not line or line == '' or before(line, at) == 0 or how(line, at) == '*' or redis.call('GET', key) then
         return false
     end
     return stand(companion, line, at, me, '*')
