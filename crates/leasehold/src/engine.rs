@@ -263,7 +263,7 @@ impl Engine {
     }
 
     pub(crate) fn told(&self) -> Told<'_> {
-        Told { teller: &self.teller, clock: &self.clock, store: self.store().name() }
+        Told { teller: &self.teller, clock: &self.clock, store: self.teller.store() }
     }
 
     pub(crate) fn in_context(&self, error: Error, operation: Operation, key: Option<&Key>) -> Error {

@@ -50,6 +50,11 @@ impl Teller {
         })
     }
 
+    /// The store of whose manager this is.
+    pub(crate) fn store(&self) -> &'static str {
+        self.store
+    }
+
     /// Whether anybody listens.
     pub(crate) fn is_heard(&self) -> bool {
         !self.observers.is_empty() && !self.is_forked.load(Ordering::Relaxed)

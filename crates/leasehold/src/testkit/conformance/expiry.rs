@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::bench::{Bench, Client, LONG, check, owner};
 use super::{Failure, Outcome};
 use crate::clock::Moment;
+use crate::error::ErrorKind;
 use crate::store::{Attempt, Claim, Grant};
 use crate::types::{Key, OwnerToken};
 
@@ -121,10 +122,20 @@ pub(super) async fn ttls_between_steps_are_kept(bench: &Bench<'_>) -> Outcome {
 
 pub(super) async fn the_shortest_ttl_is_granted_and_ends(bench: &Bench<'_>) -> Outcome {
     let (client, key) = (bench.client().await?, bench.key("shortest")?);
-    match client.acquire(&Claim::new(&key, &owner()?, bench.capabilities().min_ttl)).await? {
-        Attempt::Acquired(_) => bench.until_free(&client, &key).await,
-        Attempt::Contended(contention) => Err(Failure::new(format!("a free key was refused: {contention:?}"))),
+    // A store that has to answer within such a time may be too slow for it on a busy machine, but not each time.
+    for attempt in 1.. {
+        match client.acquire(&Claim::new(&key, &owner()?, bench.capabilities().min_ttl)).await {
+            Ok(Attempt::Acquired(_)) => break,
+            Err(error) if error.kind() == ErrorKind::Indeterminate && attempt < 20 => {
+                bench.until_free(&client, &key).await?;
+            }
+            Ok(Attempt::Contended(contention)) => {
+                return Err(Failure::new(format!("a free key was refused: {contention:?}")));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
+    bench.until_free(&client, &key).await
 }
 
 pub(super) async fn force_release_of_an_expired_lease_is_none(bench: &Bench<'_>) -> Outcome {
