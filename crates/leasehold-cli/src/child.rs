@@ -209,8 +209,15 @@ impl Drop for Job {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
+
+    /// For tests with children, one at a time: a watch collects the end of any child of its process.
+    pub(super) fn with_children() -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        ONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     impl Job {
         /// A job that was started by other means.
@@ -234,6 +241,7 @@ mod tests {
 
     #[test]
     fn whoever_was_given_the_number_of_a_process_that_was_buried_is_spared() {
+        let _alone = with_children();
         let mut stranger = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
         let mut job = Job::unwatched(Pid::from_child(&stranger));
         job.status = Some(ExitStatus::from_raw(0));
@@ -246,6 +254,7 @@ mod tests {
 
     #[test]
     fn whoever_was_given_the_number_of_a_group_that_is_gone_is_spared() {
+        let _alone = with_children();
         let mut stranger = Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
         let id = Pid::from_child(&stranger);
         let mut job = Job::unwatched(id);

@@ -103,6 +103,7 @@ mod tests {
 
     #[test]
     fn a_child_counts_unless_it_was_there_before() {
+        let _alone = crate::child::tests::with_children();
         let mut command = Command::new("sleep");
         command.arg("60");
         let mut child = command.spawn().unwrap();

@@ -59,6 +59,7 @@ mod tests {
         other.set("LEASEHOLD_FENCING_TOKEN", "2");
         let mut incomplete = Environment::default();
         incomplete.set("LEASEHOLD_KEY", "x = y");
+        let _alone = crate::child::tests::with_children();
         let mut command = Command::new("sleep");
         environment.apply(command.arg("60"));
         let mut child = command.spawn().unwrap();

@@ -162,6 +162,7 @@ mod tests {
 
     #[test]
     fn whoever_was_given_the_number_later_is_not_signalled() {
+        let _alone = crate::child::tests::with_children();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = Process::find(Pid::from_child(&child)).unwrap();
         let earlier = Process { start: process.start - 1, ..process };

@@ -367,6 +367,7 @@ mod tests {
     /// A job whose status somebody else has collected, so that its watch fails.
     #[test]
     fn a_job_that_cannot_be_watched_is_killed_before_the_key_is_free() {
+        let _alone = crate::child::tests::with_children();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let manager = LockManager::new(MemoryStore::new());

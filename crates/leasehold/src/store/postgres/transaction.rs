@@ -102,7 +102,8 @@ pub async fn lock_in_transaction(transaction: &Transaction<'_>, key: &Key) -> Re
 /// # Cancel safety
 ///
 /// If dropped, the transaction is rolled back; a statement that waits for the lock is given up first, as there. Dropped
-/// while it commits, the writes may have been committed.
+/// while it commits, the writes may have been committed. It needs a runtime with time enabled: a rollback is waited for 5 s at
+/// most.
 pub async fn with_lock_in_transaction<T, E: From<Error>>(
     client: &mut Client,
     key: &Key,
