@@ -51,12 +51,35 @@ fn check(url: &str, managers: usize, crowd: usize) {
     check_shares(&async || LockManager::connect(url).await.unwrap(), managers, crowd);
 }
 
-/// Each manager has a thread to itself, as in a process of its own, and a waiter who asks again as soon as it has
-/// released; the first manager has several. Managers share alike, and so do the waiters of one.
+/// Managers share alike, and so do the waiters of one: in one round of three, for a machine that is busy elsewhere may keep a
+/// thread from its turns for a while.
 fn check_shares<F: Future<Output = LockManager>>(one: &(impl Fn() -> F + Sync), managers: usize, crowd: usize) {
-    let (total, taken) = (SHARE * managers * crowd, Arc::new(AtomicUsize::new(0)));
+    let total = SHARE * managers * crowd;
+    let is_fair = |of_one: &Vec<usize>| {
+        let sum: usize = of_one.iter().sum();
+        3 * sum >= total / managers && of_one.iter().all(|turns| 3 * turns * of_one.len() >= sum)
+    };
+    let mut rounds = Vec::new();
+    let is_one_fair = (0..3).any(|_| {
+        let round = turns(one, managers, crowd, total);
+        let is_round_fair = round.iter().all(is_fair);
+        rounds.push(round);
+        is_round_fair
+    });
+    assert!(is_one_fair, "{rounds:?}");
+}
+
+/// Each manager has a thread to itself, as in a process of its own, and a waiter who asks again as soon as it has
+/// released; the first manager has several. Answers with the turns of each waiter of each manager.
+fn turns<F: Future<Output = LockManager>>(
+    one: &(impl Fn() -> F + Sync),
+    managers: usize,
+    crowd: usize,
+    total: usize,
+) -> Vec<Vec<usize>> {
+    let taken = Arc::new(AtomicUsize::new(0));
     let all_there = Barrier::new(managers);
-    let turns: Vec<Vec<usize>> = thread::scope(|threads| {
+    thread::scope(|threads| {
         let begun = (0..managers).map(|number| {
             let waiters = if number == 0 { crowd } else { 1 };
             let (all_there, taken) = (&all_there, &taken);
@@ -71,12 +94,7 @@ fn check_shares<F: Future<Output = LockManager>>(one: &(impl Fn() -> F + Sync), 
         });
         let begun: Vec<_> = begun.collect();
         begun.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    for of_one in &turns {
-        let sum: usize = of_one.iter().sum();
-        assert!(3 * sum >= total / managers, "{turns:?}");
-        assert!(of_one.iter().all(|turns| 3 * turns * of_one.len() >= sum), "{turns:?}");
-    }
+    })
 }
 
 async fn waiter(manager: LockManager, total: usize, taken: Arc<AtomicUsize>) -> usize {
