@@ -5,7 +5,7 @@
 //! A call for a lease tells [`Acquiring`], then, if it has to wait, once [`Waiting`], [`Polled`] for each further
 //! question to the store, and [`WaitEnded`]; and it ends with exactly one of [`Acquired`], [`Contended`], [`TimedOut`],
 //! [`Failed`] and [`Cancelled`]. So contention is `Waiting` and `Contended` together, once per call. A call whose name
-//! makes no [`Key`](crate::Key) has nothing to tell of: it ends with its error and no event.
+//! makes no [`Key`] has nothing to tell of: it ends with its error and no event.
 //!
 //! Each lease, whether [`Acquired`] or [`Resumed`], tells [`Ended`] once, when it may not be assumed any more; if that
 //! was not its holder's will also [`Lost`].
