@@ -10,6 +10,7 @@
 //! | have one leader among replicas | [`Candidate::campaign`](election::Candidate::campaign) |
 //! | know whether I still hold it | [`LeaseHandle::check`], before each step; [`LeaseHandle::lost`], to be told |
 //! | have the resource refuse whoever comes late | [`LeaseHandle::fencing_token`], with each write; the resource's side is [`fence`] |
+//! | have it live and die with my own PostgreSQL transaction | `store::postgres::with_lock_in_transaction`, `TransactionLocks` (feature `postgres`) |
 //! | hold it longer | nothing: it is renewed; by hand [`LockGuard::extend`] |
 //! | bound how long it is held | [`Lock::max_hold`] |
 //! | pass it on to another process | [`LockGuard::hand_over`], there [`Lock::resume`] |

@@ -14,8 +14,8 @@
 //! All requests of a store go over one connection, or one to each primary of a cluster, which the server also uses to tell of changes: a key that is given
 //! back by anybody wakes those who wait for it, and a lease that is removed by somebody else is known as lost at once.
 //! Those who wait stand in a line in the companion, so that processes come in turn: a free key is kept for a moment for the
-//! first of them. Where the server tells nothing (protocol 2), waiters ask again and again, in no order. A connection that breaks is made anew by
-//! the next request.
+//! first of them. Where the server tells nothing (protocol 2), waiters ask again and again, in no order. A connection that
+//! breaks is made anew by the next request.
 
 use std::fmt;
 use std::sync::Arc;
