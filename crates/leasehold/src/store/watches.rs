@@ -36,6 +36,8 @@ struct Watch {
 struct Held {
     owner: OwnerToken,
     loss: Loss,
+    /// Which answer said so last.
+    told: u64,
 }
 
 /// Somebody who listens at a key. What happens from its creation on is heard.
@@ -53,6 +55,16 @@ pub(super) struct Doubt {
     pub(super) key: Arc<str>,
     pub(super) owner: OwnerToken,
 }
+
+/// A doubt that the server is being asked about.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) doubt: Doubt,
+    told: u64,
+}
+
+/// How many answers said that somebody holds a key.
+static ANSWERS: AtomicU64 = AtomicU64::new(0);
 
 /// Below this many keys nothing is swept.
 const FEW: usize = 64;
@@ -106,31 +118,47 @@ impl Watches {
         self.0.lock().keys.len()
     }
 
-    /// The doubt was justified.
-    pub(super) fn lost(&self, doubt: &Doubt) {
-        self.lose(&doubt.key, &doubt.owner);
+    /// To be called before the server is asked. What nobody holds any more is no question.
+    pub(super) fn questions(&self, doubts: &[Doubt]) -> Vec<Question> {
+        let table = self.0.lock();
+        let question = |doubt: &Doubt| {
+            let told = table.keys.get(&doubt.key)?.told(&doubt.owner)?;
+            Some(Question { doubt: doubt.clone(), told })
+        };
+        doubts.iter().filter_map(question).collect()
+    }
+
+    /// The server said that the doubt is justified. It stays one if the owner was given the key since the question was
+    /// put: which of the two came first is not known.
+    pub(super) fn lost(&self, question: &Question) -> Option<Doubt> {
+        let Question { doubt, told } = question;
+        let is_meant = |held: &Held| held.owner == doubt.owner && held.told == *told;
+        if self.lose(&doubt.key, is_meant) {
+            return None;
+        }
+        self.0.lock().keys.get(&doubt.key)?.told(&doubt.owner).map(|_| doubt.clone())
     }
 
     /// The server said that this owner does not hold the key.
     pub(super) fn gone(&self, key: &Key, owner: &OwnerToken) {
-        self.lose(key.as_stored(), owner);
+        self.lose(key.as_stored(), |held| held.owner == *owner);
     }
 
-    fn lose(&self, key: &str, owner: &OwnerToken) {
-        let watch = self.0.lock().keys.get(key).cloned();
-        if let Some(watch) = watch {
-            if let Some(lost) = watch.take(owner) {
-                lost.loss.raise(LostReason::NotHeld);
-            }
-            self.forget(key, &watch);
+    fn lose(&self, key: &str, is_meant: impl Fn(&Held) -> bool) -> bool {
+        let Some(watch) = self.0.lock().keys.get(key).cloned() else { return false };
+        let lost = watch.take(is_meant);
+        if let Some(lost) = &lost {
+            lost.loss.raise(LostReason::NotHeld);
         }
+        self.forget(key, &watch);
+        lost.is_some()
     }
 
     /// This owner gave the key back.
     pub(super) fn released(&self, key: &Key, owner: &OwnerToken) {
         let watch = self.0.lock().keys.get(key.as_stored()).cloned();
         if let Some(watch) = watch {
-            watch.take(owner);
+            watch.take(|held| held.owner == *owner);
             watch.ring();
             self.forget(key.as_stored(), &watch);
         }
@@ -172,10 +200,14 @@ impl Watch {
         held.iter().map(|held| Doubt { key: Arc::clone(key), owner: held.owner.clone() }).collect()
     }
 
-    fn take(&self, owner: &OwnerToken) -> Option<Held> {
+    fn take(&self, is_meant: impl Fn(&Held) -> bool) -> Option<Held> {
         let mut held = self.held.lock();
-        let at = held.iter().position(|held| held.owner == *owner)?;
+        let at = held.iter().position(is_meant)?;
         Some(held.swap_remove(at))
+    }
+
+    fn told(&self, owner: &OwnerToken) -> Option<u64> {
+        self.held.lock().iter().find(|held| held.owner == *owner).map(|held| held.told)
     }
 }
 
@@ -186,10 +218,14 @@ impl Ear {
     pub(super) fn hold(self, owner: &OwnerToken) -> (Loss, Vec<Doubt>) {
         let mut held = self.watch.held.lock();
         held.retain(|held| held.owner == *owner || held.loss.is_watched());
-        let known = held.iter().find(|held| held.owner == *owner).map(|held| held.loss.clone());
+        let told = ANSWERS.fetch_add(1, Ordering::Relaxed);
+        let known = held.iter_mut().find(|held| held.owner == *owner).map(|held| {
+            held.told = told;
+            held.loss.clone()
+        });
         let loss = known.unwrap_or_else(|| {
             let loss = Loss::new();
-            held.push(Held { owner: owner.clone(), loss: loss.clone() });
+            held.push(Held { owner: owner.clone(), loss: loss.clone(), told });
             loss
         });
         let is_certain = held.len() == 1 && self.watch.touched.load(Ordering::Acquire) == self.seen;
@@ -242,5 +278,31 @@ mod tests {
         assert!(first.raised().is_some() && next.raised().is_none());
         watches.gone(&key, &owners[1]);
         assert!(next.raised().is_some());
+    }
+
+    #[test]
+    fn a_question_says_nothing_of_what_was_granted_after_it() {
+        let watches = Arc::new(Watches::default());
+        let (key, owner) = (Key::new("", "job").unwrap(), OwnerToken::mint().unwrap());
+        let hold = || watches.listen(&key).hold(&owner).0;
+        let first = hold();
+        let doubts = watches.touched(key.as_stored());
+        let questions = watches.questions(&doubts);
+        // Lost, and given back, before the answer to the question is looked at.
+        watches.gone(&key, &owner);
+        let second = hold();
+        assert!(first.raised().is_some());
+        let doubt = watches.lost(&questions[0]).expect("the doubt stays");
+        assert!(second.raised().is_none());
+        // The same by a repeated grant.
+        let questions = watches.questions(&[doubt]);
+        hold();
+        let doubt = watches.lost(&questions[0]).expect("the doubt stays");
+        assert!(second.raised().is_none());
+        // And now it is known.
+        let questions = watches.questions(&[doubt.clone()]);
+        assert!(watches.lost(&questions[0]).is_none());
+        assert!(second.raised().is_some());
+        assert!(watches.questions(&[doubt]).is_empty());
     }
 }

@@ -301,12 +301,20 @@ impl Link {
     }
 
     async fn look_at(self: &Arc<Self>, doubts: &[Doubt]) -> Result<()> {
-        let keys: Vec<_> = doubts.iter().map(|doubt| &*doubt.key).collect();
-        let owners: Vec<_> = doubts.iter().map(|doubt| Secret::of(&doubt.owner)).collect();
-        let parameters: [Parameter<'_>; 2] = [(&keys, Type::TEXT_ARRAY), (&owners, Type::BYTEA_ARRAY)];
-        for row in self.look(&self.statements.look, &parameters).await? {
-            let doubt = doubts.get(answer::place(&row, Effect::Look)?).ok_or_else(fault::unexpected_look)?;
-            self.watches.lost(doubt);
+        let mut open = doubts.to_vec();
+        while !open.is_empty() {
+            let questions = self.watches.questions(&open);
+            open.clear();
+            if questions.is_empty() {
+                break;
+            }
+            let keys: Vec<_> = questions.iter().map(|question| &*question.doubt.key).collect();
+            let owners: Vec<_> = questions.iter().map(|question| Secret::of(&question.doubt.owner)).collect();
+            let parameters: [Parameter<'_>; 2] = [(&keys, Type::TEXT_ARRAY), (&owners, Type::BYTEA_ARRAY)];
+            for row in self.look(&self.statements.look, &parameters).await? {
+                let question = questions.get(answer::place(&row, Effect::Look)?).ok_or_else(fault::unexpected_look)?;
+                open.extend(self.watches.lost(question));
+            }
         }
         Ok(())
     }

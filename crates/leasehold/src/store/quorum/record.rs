@@ -25,7 +25,7 @@ pub(super) struct Record {
     pub(super) owner: OwnerToken,
     records: Arc<Records>,
     state: Mutex<State>,
-    /// Rung when the owner gave up, or got a lease on one more node.
+    /// Rung when the owner gave up, got a lease on one more node, or might have got one.
     pub(super) changed: Notify,
 }
 
@@ -127,9 +127,10 @@ impl Record {
         state.by_node.iter().enumerate().filter(|(_, node)| node.kept).map(|(index, _)| index).collect()
     }
 
-    /// The flags of the nodes that gave one.
+    /// The flags of the nodes that gave one. That of a node which is just being given its lease back is an old one.
     pub(super) fn losses(&self) -> Vec<Loss> {
-        self.state.lock().by_node.iter().filter_map(|node| node.loss.clone()).collect()
+        let state = self.state.lock();
+        state.by_node.iter().filter(|node| !node.restoring).filter_map(|node| node.loss.clone()).collect()
     }
 
     pub(super) fn is_undoing(&self, index: usize) -> bool {
@@ -215,5 +216,6 @@ pub(super) struct Restoring(Arc<Record>, usize);
 impl Drop for Restoring {
     fn drop(&mut self) {
         self.0.state.lock().by_node[self.1].restoring = false;
+        self.0.changed.notify_waiters();
     }
 }

@@ -338,15 +338,23 @@ impl Link {
     }
 
     async fn look_at(self: &Arc<Self>, doubts: &[Doubt]) -> Result<()> {
-        let pipeline = in_one(doubts.iter().map(|doubt| look(&doubt.key)));
-        let wire = self.wire().await?;
-        let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
-        for (doubt, answer) in doubts.iter().zip(answers) {
-            match answer {
-                Value::BulkString(held) if held == doubt.owner.as_bytes() => {}
-                // Not a word about the key, unless it says that it is something else by now.
-                Value::ServerError(error) if error.code() != "WRONGTYPE" => {}
-                _ => self.watches.lost(doubt),
+        let mut open = doubts.to_vec();
+        while !open.is_empty() {
+            let wire = self.wire().await?;
+            let questions = self.watches.questions(&open);
+            open.clear();
+            if questions.is_empty() {
+                break;
+            }
+            let pipeline = in_one(questions.iter().map(|question| look(&question.doubt.key)));
+            let answers = wire.look(pipeline).await.map_err(|error| fault::of(error, Effect::Look))?;
+            for (question, answer) in questions.iter().zip(answers) {
+                match answer {
+                    Value::BulkString(held) if held == question.doubt.owner.as_bytes() => {}
+                    // Not a word about the key, unless it says that it is something else by now.
+                    Value::ServerError(error) if error.code() != "WRONGTYPE" => {}
+                    _ => open.extend(self.watches.lost(question)),
+                }
             }
         }
         Ok(())
