@@ -44,6 +44,34 @@ fn a_session_that_the_server_ends_is_a_loss_at_once_and_stops_the_work() {
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_token_drawn_after_the_lock_was_lost_is_no_grant() {
+    run(async {
+        let table = Table::new();
+        let store = PostgresTransactionStore::connect(&table.url()).await.unwrap();
+        let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+        // Draws wait while somebody is changing the sequence.
+        let changing = table.client().await;
+        changing.batch_execute("BEGIN; ALTER SEQUENCE leasehold_fence OWNED BY NONE").await.unwrap();
+        let asking = {
+            let (store, key) = (store.clone(), key.clone());
+            tokio::spawn(async move { store.acquire(&Claim::new(&key, &owner, SOON).waits(false)).await })
+        };
+        until("it has the lock", async || locks(&table, true).await == 1).await;
+        end(&table, "pg_terminate_backend", backend(&table, true).await.unwrap()).await;
+        until("it has lost it", async || locks(&table, true).await == 0).await;
+        let next = OwnerToken::mint().unwrap();
+        changing.batch_execute("COMMIT").await.unwrap();
+        let error = soon("an answer", asking).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let again = soon("an answer", store.acquire(&Claim::new(&key, &next, SOON))).await.unwrap();
+        assert!(matches!(again, Attempt::Acquired(_)), "{again:?}");
+        store.release(&key, &next).await.unwrap();
+        at_rest(&table).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn who_is_thrown_out_of_the_line_stands_in_it_again() {
     run(async {
         let table = Table::new();

@@ -100,18 +100,19 @@ impl Transaction {
         rows.first().map(|row| answer::get(row, 0, Effect::Look)).transpose()
     }
 
-    /// Draws a token under the lock, which was granted. From then on its loss is told.
+    /// Draws a token under the lock, which was granted: whoever has it once the token is drawn had it before. From then on
+    /// its loss is told.
     pub(super) async fn draw(&self) -> Result<(FencingToken, Loss)> {
-        let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
         let link = &self.connections.link;
-        let rows = self.in_time(link.change(&link.statements.draw, &asking)).await?;
+        let rows = self.in_time(link.change(&link.statements.draw, &[])).await?;
         let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        if !answer::get::<bool>(row, 1, Effect::Change)? {
+        let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
+        if !self.check().await? {
             return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
         }
         let loss = Loss::new();
         self.connection.watch.arm(&loss);
-        Ok((answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?, loss))
+        Ok((fence, loss))
     }
 
     /// Whether it is still the one that was begun: then it has what it was granted.
