@@ -51,6 +51,7 @@ mod frequent;
 mod layout;
 mod link;
 mod marks;
+mod sent;
 mod survey;
 mod sweep;
 mod tls;

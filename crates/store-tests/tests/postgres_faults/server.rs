@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold::store::Store;
 use leasehold::testkit::Server;
-use leasehold::{ErrorKind, LockGuard, LostReason, Renew};
+use leasehold::{ErrorKind, Key, LockGuard, LostReason, Renew};
 use store_tests::{Table, run};
 
 use crate::setting::{LONG, SHORT, builder, manager, soon, until};
@@ -12,12 +13,17 @@ use crate::setting::{LONG, SHORT, builder, manager, soon, until};
 const STORES: &str = "FROM pg_stat_activity WHERE application_name = 'leasehold' AND datname = current_database()";
 
 async fn ends_sessions(table: &Table) {
+    let ended = ends_those_that_are_there(table).await;
+    assert!(ended >= 2, "{ended}");
+}
+
+async fn ends_those_that_are_there(table: &Table) -> usize {
     let client = table.client().await;
     let rows = client.query(&format!("SELECT pid, pg_terminate_backend(pid) {STORES}"), &[]).await.unwrap();
     let ended: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
-    assert!(ended.len() >= 2, "{ended:?}");
     let left = format!("SELECT {STORES} AND pid = ANY ($1)");
     until("the sessions are gone", async || client.query(&left, &[&ended]).await.unwrap().is_empty()).await;
+    ended.len()
 }
 
 #[test]
@@ -43,12 +49,34 @@ fn a_lease_does_not_depend_on_its_session() {
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn an_idle_session_that_the_server_ends_is_replaced() {
     run(async {
-        let table = Table::alone(&["-c", "idle_session_timeout=300ms"]);
+        let table = Table::alone(&["-c", "idle_session_timeout=1s"]);
         let locks = builder(&table.url(), SHORT).await.build().unwrap();
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
         tokio::time::sleep(SHORT * 2).await;
         guard.check().unwrap();
         guard.release().await.unwrap();
+    });
+}
+
+/// The client has not read yet that the session has ended.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_look_on_a_session_that_has_just_ended_is_answered() {
+    let table = Table::new();
+    // Nobody reads while somebody else works.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = table.store().await;
+        let key = Key::new("leasehold", "k").unwrap();
+        for _ in 0..3 {
+            assert!(soon("an answer", store.inspect(&key)).await.unwrap().holders.is_empty());
+            let ended = table.clone();
+            let ending = std::thread::spawn(move || {
+                run(async move { assert!(ends_those_that_are_there(&ended).await > 0) });
+            });
+            ending.join().unwrap();
+            assert!(soon("an answer", store.inspect(&key)).await.unwrap().holders.is_empty());
+        }
     });
 }
 

@@ -4,9 +4,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::store::postgres::{lock_in_transaction, with_lock_in_transaction};
+use leasehold::testkit::Proxy;
 use leasehold::{Error, ErrorKind, Key, Wait};
+use rustix::process::{Pid, Signal, kill_process};
 use store_tests::{Postgres, Table, run};
-use tokio_postgres::Transaction;
+use tokio_postgres::{NoTls, Transaction};
 
 use crate::setting::{at_rest, backend, locks, manager, number, soon, take, until};
 
@@ -92,9 +94,9 @@ fn waits_are_bounded_and_leave_limits_as_they_were() {
     run(async {
         let (table, key) = place().await;
         let (mut client, others) = (table.client().await, manager(&table.url()).await);
-        client.batch_execute("SET statement_timeout = '100ms'; SET lock_timeout = '70ms'").await.unwrap();
+        client.batch_execute("SET statement_timeout = '3s'; SET lock_timeout = '2s'").await.unwrap();
         let guard = take(&others, "deploy").await;
-        for wait in [Wait::No, Wait::UpTo(Duration::ZERO), Wait::UpTo(Duration::from_millis(300))] {
+        for wait in [Wait::No, Wait::UpTo(Duration::ZERO), Wait::UpTo(Duration::from_secs(4))] {
             let began = leasehold::Clock::system().now();
             let ran = with_lock_in_transaction(&mut client, &key, wait, async |_| Ok::<_, Failure>(()));
             assert!(soon("the end of the wait", ran).await.unwrap().is_none());
@@ -114,7 +116,7 @@ fn waits_are_bounded_and_leave_limits_as_they_were() {
             Ok::<_, Failure>((row.get::<_, String>(0), row.get::<_, String>(1)))
         });
         let (ran, ()) = soon("its turn", async { tokio::join!(ran, release) }).await;
-        assert_eq!(ran.unwrap(), Some(("100ms".to_owned(), "70ms".to_owned())));
+        assert_eq!(ran.unwrap(), Some(("3s".to_owned(), "2s".to_owned())));
         // In a transaction that the caller began, those of the session count.
         let guard = take(&others, "deploy").await;
         let transaction = client.transaction().await.unwrap();
@@ -162,8 +164,11 @@ fn what_is_dropped_leaves_no_lock_and_a_connection_that_works() {
         for _ in 0..20 {
             let work = async |transaction: &Transaction<'_>| write(transaction).await;
             let waiting = with_lock_in_transaction(&mut client, &key, Wait::Forever, work);
-            let waiting = tokio::time::timeout(Duration::from_millis(30), waiting).await;
-            assert!(waiting.is_err(), "somebody else has it");
+            let is_in_line = until("it waits", async || locks(&table, false).await == 1);
+            tokio::select! {
+                _ = waiting => panic!("somebody else has it"),
+                () = is_in_line => {}
+            }
             // Not before the statement that waited was given up.
             soon("the connection goes on", client.batch_execute("SELECT 1")).await.unwrap();
             assert_eq!(locks(&table, false).await, 0);
@@ -177,6 +182,48 @@ fn what_is_dropped_leaves_no_lock_and_a_connection_that_works() {
         assert!(tokio::time::timeout(Duration::from_millis(300), working).await.is_err());
         take_soon(&others).await;
         assert_eq!(number(&table, ROWS).await, 0);
+        at_rest(&table).await;
+    });
+}
+
+/// The server discards a cancel request that comes to it before the statement.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_cancel_request_that_overtakes_the_statement_is_repeated() {
+    run(async {
+        let (table, key) = place().await;
+        let guard = take(&manager(&table.url()).await, "deploy").await;
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let (mut client, connection) = tokio_postgres::connect(&table.url_at(proxy.address()), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let transaction = client.transaction().await.unwrap();
+        let pid = transaction.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let process = Pid::from_raw(pid).unwrap();
+        // It stands still after the first question, which does not wait.
+        proxy.replies().hold();
+        let stopping = async {
+            let asked = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' \
+                AND query LIKE '%pg_try_advisory_xact_lock%' AND pid = ";
+            until("it has asked", async || number(&table, &format!("{asked}{pid}")).await == 1).await;
+            kill_process(process, Signal::STOP).unwrap();
+            let sent = proxy.requests().next_passed();
+            proxy.heal();
+            soon("the statement that waits", sent).await;
+        };
+        tokio::select! {
+            locked = lock_in_transaction(&transaction, &key) => panic!("{locked:?}"),
+            () = stopping => {}
+        }
+        let cancelled = format!("/proc/{pid}/status");
+        let is_cancelled = async || {
+            let status = std::fs::read_to_string(&cancelled).unwrap();
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+            u64::from_str_radix(pending.trim(), 16).unwrap() >> (Signal::INT.as_raw() - 1) & 1 == 1
+        };
+        until("the cancel request is there", is_cancelled).await;
+        kill_process(process, Signal::CONT).unwrap();
+        soon("the connection goes on", transaction.rollback()).await.unwrap();
+        guard.release().await.unwrap();
         at_rest(&table).await;
     });
 }

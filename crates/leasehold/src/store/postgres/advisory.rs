@@ -131,6 +131,12 @@ impl Store for PostgresAdvisoryStore {
         let ask = Ask { key: claim.key.clone(), owner: claim.owner.clone(), ttl: claim.ttl, waits };
         let session = Arc::clone(turn.session());
         let answer = session.run(Session::claim(turn, ask)).await?;
+        if matches!(answer, Answer::HeldElsewhere(_)) && self.sessions.is_left(id(claim.key)).await? {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a session of this store that broke has it still, and the server has not ended that yet",
+            ));
+        }
         Ok(match answer {
             Answer::Granted(held) => {
                 Attempt::Acquired(Grant::new(claim.ttl).fencing(held.fence).loss(held.loss.clone()))

@@ -38,6 +38,10 @@ impl Backend {
         })
     }
 
+    pub(super) const fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// The server knows the process, not the owner.
     pub(super) fn into_holder(self) -> Result<Holder> {
         let Self { pid, name, host, .. } = self;

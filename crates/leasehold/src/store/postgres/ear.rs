@@ -53,13 +53,10 @@ pub(super) enum Hearing {
 impl Link {
     /// Begins to hear what others tell, if anything is to be heard.
     pub(super) async fn hear(self: &Arc<Self>) -> Result<Hearing> {
-        let (wire, _) = self.wire().await?;
         let (ear, mut heard) = self.limited(self.open_ear()).await?;
         let (channel, payload) = (self.names.channel(), format!("{PROBE}{}", self.id));
-        let telling = async {
-            wire.ask("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)]).await.map_err(fault::of_look)
-        };
-        self.limited(telling).await?;
+        self.limited(self.look("SELECT pg_notify($1, $2)", &[text(&channel), text(&payload)])).await?;
+        let (wire, _) = self.wire().await?;
         let mut hears = async |limit| {
             let probe = async {
                 while let Some(told) = heard.recv().await {

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Error, Row, Statement};
 
-use super::wire::{ATTEMPTS, Parameter, Wire, is_in_the_way, text};
+use super::wire::{ATTEMPTS, Parameter, Wire, gives_way, is_in_the_way, text};
 
 /// How many there are.
 const COUNT: usize = 5;
@@ -49,9 +49,9 @@ struct Slot {
 impl Wire {
     /// Asks as [`ask`](Self::ask).
     pub(super) async fn ask_often(&self, asked: &Frequent, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        for _ in 1..ATTEMPTS {
+        for attempt in 1..ATTEMPTS {
             match self.ask_often_once(asked, parameters).await {
-                Err(error) if is_in_the_way(&error) => {}
+                Err(error) if is_in_the_way(&error) => gives_way(attempt).await,
                 answer => return answer,
             }
         }

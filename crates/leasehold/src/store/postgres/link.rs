@@ -114,7 +114,11 @@ impl Link {
                 return Ok(wire);
             }
             tokio::select! {
-                made = &mut told => return made.unwrap_or_else(|_| Err(runtime_ends())),
+                made = &mut told => {
+                    let made = made.unwrap_or_else(|_| Err(runtime_ends()));
+                    // The one that was silent may have answered meanwhile.
+                    return made.or_else(|error| self.standing().ok_or(error));
+                }
                 () = adopted => {}
             }
         }
@@ -216,10 +220,17 @@ impl Link {
         wire.ask(statement, parameters).await.map_err(|error| fault::of(error, Effect::Change))
     }
 
-    /// Runs a statement that changes nothing.
+    /// Runs a statement that changes nothing, twice if need be: the connection may have ended before, and nobody has read so.
     pub(super) async fn look(self: &Arc<Self>, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         let (wire, _) = self.wire().await?;
-        wire.ask(statement, parameters).await.map_err(fault::of_look)
+        let answer = match wire.ask(statement, parameters).await {
+            Err(error) if !fault::is_answer(&error) => {
+                let (wire, _) = self.wire().await?;
+                wire.ask(statement, parameters).await
+            }
+            answer => answer,
+        };
+        answer.map_err(fault::of_look)
     }
 
     /// Marks a key as waited for and says so to all; to be sent before a claim. Answers with whether that was done.

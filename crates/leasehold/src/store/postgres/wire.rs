@@ -3,10 +3,12 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::error::SqlState;
@@ -15,6 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Error, Notification, Row, Sim
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::frequent::Named;
+use super::sent::Sent;
 use crate::clock::{Clock, Moment};
 use crate::types::OwnerToken;
 
@@ -24,6 +27,10 @@ const SILENCE: Duration = Duration::from_millis(250);
 
 /// How often a statement is sent that the server gave up because of another one, which it says at once.
 pub(super) const ATTEMPTS: u32 = 8;
+
+/// The most that is waited before it is sent a third time, which is doubled each time, so often: who met at once would meet
+/// again.
+const PAUSE: (Duration, u32) = (Duration::from_millis(1), 4);
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -73,7 +80,7 @@ pub(super) struct Wire {
     over: watch::Receiver<()>,
     ended: AtomicBool,
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
-    silent_since: AtomicU64,
+    silent_since: Arc<AtomicU64>,
 }
 
 impl Wire {
@@ -105,7 +112,7 @@ impl Wire {
             task: task.abort_handle(),
             over,
             ended: AtomicBool::new(false),
-            silent_since: AtomicU64::new(0),
+            silent_since: Arc::default(),
         })
     }
 
@@ -113,9 +120,9 @@ impl Wire {
     ///
     /// One that could not be applied because of another one is sent again.
     pub(super) async fn ask(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        for _ in 1..ATTEMPTS {
+        for attempt in 1..ATTEMPTS {
             match self.ask_once(statement, parameters).await {
-                Err(error) if is_in_the_way(&error) => {}
+                Err(error) if is_in_the_way(&error) => gives_way(attempt).await,
                 answer => return answer,
             }
         }
@@ -221,7 +228,22 @@ impl Wire {
     /// Somebody gave up a request that was sent then, and that goes on without him.
     pub(super) fn given_up(&self, sent: Moment) {
         // The oldest counts.
-        self.silent_since.compare_exchange(0, sent.as_nanos(), Ordering::AcqRel, Ordering::Acquire).ok();
+        if self.silent_since.compare_exchange(0, sent.as_nanos(), Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            self.listen();
+        }
+    }
+
+    /// Notes when something comes again: nobody sees the answer to what was given up, but that to what is sent behind it.
+    fn listen(&self) {
+        // Where there is no runtime any more it stays silent, and is replaced.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let Some(mut sent) = Sent::to(&self.client, "") else { return };
+        let silent_since = Arc::clone(&self.silent_since);
+        runtime.spawn(async move {
+            if sent.answered().await.is_ok() {
+                silent_since.store(0, Ordering::Release);
+            }
+        });
     }
 }
 
@@ -282,6 +304,14 @@ pub(super) fn is_in_the_way(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| matches!(*code, SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED))
+}
+
+/// Waits a little before the next attempt; the first repeat comes at once, for what was in the way is mostly over.
+pub(super) async fn gives_way(attempt: u32) {
+    if attempt > 1 {
+        let most = PAUSE.0 * 2_u32.pow((attempt - 2).min(PAUSE.1));
+        tokio::time::sleep(most.mul_f64(fastrand::f64())).await;
+    }
 }
 
 /// Whether nothing more can be expected of the connection, or the server or its tables have to be found anew.

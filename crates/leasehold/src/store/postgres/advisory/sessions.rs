@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_postgres::types::Type;
 
+use super::super::backend::Backend;
 use super::super::link::Link;
 use super::super::wire::Parameter;
 use super::session::Session;
@@ -123,15 +124,28 @@ impl Sessions {
             let known: [Parameter<'_>; 3] = [(pid, Type::INT4), (start, Type::TEXT), (id, Type::TEXT)];
             loop {
                 match self.link.look(include_str!("../sql/end.sql"), &known).await {
-                    // One that was told so and stands still ends when it goes on.
-                    Ok(left) if left.is_empty() || Clock::system().now() > until => break,
+                    Ok(left) if left.is_empty() => {
+                        self.all.lock().ended.retain(|other| !Arc::ptr_eq(other, &session));
+                        break;
+                    }
+                    // One that was told so and stands still ends when it goes on: the next one looks again.
+                    Ok(_) if Clock::system().now() > until => break,
                     Ok(_) => tokio::time::sleep(PAUSE).await,
                     // Nobody can tell: the next one tries again.
                     Err(_) => return,
                 }
             }
-            self.all.lock().ended.retain(|other| !Arc::ptr_eq(other, &session));
         }
+    }
+
+    /// Whether a lock is held by one of those that ended here, and not at the server yet.
+    pub(super) async fn is_left(&self, id: i64) -> Result<bool> {
+        let ended: Vec<_> = self.all.lock().ended.iter().map(|session| session.backend().0).collect();
+        if ended.is_empty() {
+            return Ok(false);
+        }
+        let holder = Backend::holding(&self.link, id).await?;
+        Ok(holder.is_some_and(|holder| ended.contains(&holder.pid())))
     }
 
     /// Lets all of them go, and begins none any more.

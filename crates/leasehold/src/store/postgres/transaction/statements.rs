@@ -12,11 +12,17 @@ use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::options::Wait;
 use crate::store::postgres::advisory::id;
 use crate::store::postgres::fault::{self, Effect};
+use crate::store::postgres::sent::Sent;
 use crate::store::postgres::tls::{self, Trust};
 use crate::types::Key;
 
 /// Several times what a rollback takes, and no long wait for those who see why the work failed only after it.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often the server is asked to give up a statement that waits, and the first pause in between, which is many times what
+/// it takes; doubled each time.
+const CANCELS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
 
 type Answer<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -129,9 +135,16 @@ async fn limit(transaction: &Transaction<'_>, lock: &str, statement: &str) -> Re
 }
 
 async fn wait_for(transaction: &Transaction<'_>, key: &Key) -> Result<()> {
-    let waiting = GivenUp(Some(transaction.cancel_token()));
-    let locked = transaction.batch_execute(&format!("SELECT pg_advisory_xact_lock({})", id(key))).await;
-    waiting.answered();
+    let statement = format!("SELECT pg_advisory_xact_lock({})", id(key));
+    let Some(sent) = Sent::to(transaction.client(), &statement) else {
+        return Err(Error::new(ErrorKind::Unavailable, "the connection has ended"));
+    };
+    let mut waiting = Waiting(Some((sent, transaction.cancel_token())));
+    let locked = match &mut waiting.0 {
+        Some((sent, _)) => sent.answered().await,
+        None => Ok(()),
+    };
+    waiting.0 = None;
     locked.map_err(locking)
 }
 
@@ -161,21 +174,28 @@ fn locking(error: tokio_postgres::Error) -> Error {
 }
 
 /// A statement that waits, and is given up by the server if nobody waits for it any more.
-struct GivenUp(Option<CancelToken>);
+struct Waiting(Option<(Sent, CancelToken)>);
 
-impl GivenUp {
-    fn answered(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for GivenUp {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(token) = self.0.take() else { return };
+        let Some((mut sent, token)) = self.0.take() else { return };
         // Who reads the request may cancel this statement and no more, so it does not matter whom it is told to.
         let (Ok(runtime), Ok(tls)) = (tokio::runtime::Handle::try_current(), tls::connector(Trust::Anybody)) else {
             return;
         };
-        runtime.spawn(async move { token.cancel_query(tls).await.ok() });
+        runtime.spawn(async move {
+            let mut pause = PAUSE;
+            for _ in 0..CANCELS {
+                let cancelling = async {
+                    token.cancel_query(tls.clone()).await.ok();
+                    tokio::time::sleep(pause).await;
+                };
+                // One that came before the statement was discarded; one that comes after it would meet the next one.
+                tokio::select! { biased;
+                    _ = sent.answered() => return,
+                    () = cancelling => pause *= 2,
+                }
+            }
+        });
     }
 }
