@@ -128,6 +128,26 @@ async fn a_node_whose_answers_are_lost_is_no_hindrance() {
     grants_go_on(3, |nodes, _| nodes.faults[0].always(Operation::Acquire, Fault::apply_late(ms(700)))).await;
 }
 
+/// A repeat may meet nodes that still undo the first round: it is refused for certain, and asked again.
+#[tokio::test(start_paused = true)]
+async fn one_slow_round_is_healed_within_the_call() {
+    let slow = |by: u64| [Fault::delay(ms(by)), Fault::delay_reply(ms(by))];
+    let lost = [Fault::lose_reply(), Fault::lose_reply().silently(), Fault::apply_late(ms(60)), Fault::hang()];
+    for fault in [60, 200, 900].into_iter().flat_map(slow).chain(lost) {
+        let nodes = Nodes::new(3);
+        let (manager, other) = (nodes.manager(), nodes.manager());
+        nodes.faults.iter().for_each(|node| node.once(Operation::Acquire, fault.clone()));
+        let guard = manager.lock("k").acquire().await.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        // What is still undone of the first round takes nothing of it.
+        tokio::time::sleep(ms(3000)).await;
+        guard.check().unwrap();
+        guard.extend(TTL).await.unwrap();
+        assert!(other.lock("k").try_acquire().await.unwrap().is_none(), "{fault:?}");
+        guard.release().await.unwrap();
+        nodes.check_nothing_left().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_wiped_node_is_no_hindrance() {
     grants_go_on(3, |nodes, round| nodes.servers[round % 3].wipe()).await;

@@ -20,17 +20,17 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Sentinels that let everybody ask.
+    /// Sentinels that let everybody ask, and hold a server for dead after half a minute.
     pub fn start() -> Self {
-        Self::with(&[])
+        Self::with(Duration::from_secs(30), &[])
     }
 
-    /// Sentinels with further lines in their configuration.
+    /// Sentinels that hold a server for dead after a time, with further lines in their configuration.
     ///
     /// # Panics
     ///
     /// It does not come into being.
-    pub fn with(lines: &[&str]) -> Self {
+    pub fn with(dead_after: Duration, lines: &[&str]) -> Self {
         let primary = redis().start().expect("redis-server starts");
         let port = primary.port().to_string();
         let replica = || {
@@ -43,10 +43,11 @@ impl Sentinels {
             (info.matches("state=online").count() == 2).then_some(())
         };
         patiently("the replicas follow", is_followed);
+        let dead_after = dead_after.as_millis();
         let mut config = format!(
             "port {{port}}\nbind 127.0.0.1\ndir {{dir}}\n\
              sentinel monitor {NAME} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {NAME} 1500\n\
+             sentinel down-after-milliseconds {NAME} {dead_after}\n\
              sentinel failover-timeout {NAME} 6000\n"
         );
         lines.iter().for_each(|line| config.push_str(&format!("{line}\n")));

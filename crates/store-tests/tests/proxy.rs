@@ -314,7 +314,7 @@ async fn without_a_server_connections_are_reset() {
 async fn a_split_message_arrives_in_two() {
     let (server, proxy) = start().await;
     let mut client = Client::warm(&proxy).await;
-    proxy.requests().split(3, 10 * A_WHILE);
+    proxy.requests().split(3, 50 * A_WHILE);
     client.send("onetwo").await;
     assert_eq!(client.receive().await, message("answer one"));
     assert_eq!(client.receive().await, message("answer two"));

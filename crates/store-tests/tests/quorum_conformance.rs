@@ -2,16 +2,17 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::Result;
-use leasehold::store::Store;
 use leasehold::store::quorum::Quorum;
 use leasehold::store::redis::RedisStore;
+use leasehold::store::{Attempt, Capabilities, Claim, Grant, Inspection, Listing, Page, Probe, Removed, Store};
 use leasehold::testkit::Proxy;
 use leasehold::testkit::conformance::{Fixture, Outage};
+use leasehold::{ErrorKind, Key, OwnerToken, Result};
 use store_tests::Site;
 
 leasehold::conformance! {
@@ -46,10 +47,9 @@ impl Fixture for Nodes {
         }
         // They were started just now, and have forgotten nothing.
         let quorum = Quorum::builder(stores).restart_guard(false).max_ttl(Duration::from_secs(3600));
-        Ok(Arc::new(quorum.node_timeout(Duration::from_secs(1)).build()?))
+        Ok(Arc::new(Patient(quorum.node_timeout(Duration::from_secs(1)).build()?)))
     }
 
-    /// A fifteenth of it is what every machine keeps up with.
     fn ttl(&self) -> Duration {
         Duration::from_millis(1500)
     }
@@ -73,5 +73,93 @@ struct Heal(Vec<Arc<Proxy>>);
 impl Drop for Heal {
     fn drop(&mut self) {
         self.0.iter().for_each(|proxy| proxy.heal());
+    }
+}
+
+/// A quorum asked as an engine asks: again while an outcome is unknown, for nodes have no longer than a fifteenth of a ttl,
+/// which a busy machine may miss; and again when it met others half-way.
+#[derive(Debug)]
+struct Patient(Quorum);
+
+impl Patient {
+    /// Asks until the outcome is known: longer than it takes to undo what a slow round left.
+    async fn settle<T, F: Future<Output = Result<T>> + Send>(
+        &self,
+        is_open: impl Fn(&T) -> bool + Send,
+        ask: impl Fn() -> F + Send,
+    ) -> Result<T> {
+        let mut unknown = None;
+        for _ in 0..50 {
+            match ask().await {
+                Ok(answer) if !is_open(&answer) => return Ok(answer),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Indeterminate => unknown = Some(error),
+                Err(error) if unknown.is_none() => return Err(error),
+                // Refused for certain, which says nothing of the request before.
+                Err(_) => {}
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        match (ask().await, unknown) {
+            (Err(_), Some(unknown)) => Err(unknown),
+            (answer, _) => answer,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Patient {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
+        let is_split = |attempt: &Attempt| match attempt {
+            // No wake-up is lost by that.
+            Attempt::Contended(contention) if !claim.waits => {
+                contention.retry_after.is_some_and(|pause| pause <= Duration::from_millis(40))
+            }
+            _ => false,
+        };
+        self.settle(is_split, || self.0.acquire(claim)).await
+    }
+
+    async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
+        let is_unknown = |answers: &Vec<Result<Option<Grant>>>| {
+            answers.iter().any(|answer| matches!(answer, Err(error) if error.kind() == ErrorKind::Indeterminate))
+        };
+        self.settle(is_unknown, || self.0.extend(claims)).await
+    }
+
+    async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
+        self.0.release(key, owner).await
+    }
+
+    async fn transfer(&self, from: &OwnerToken, claim: &Claim<'_>) -> Result<Option<Grant>> {
+        self.settle(|_| false, || self.0.transfer(from, claim)).await
+    }
+
+    async fn force_release(&self, key: &Key, expected: Option<&OwnerToken>) -> Result<Option<Removed>> {
+        self.0.force_release(key, expected).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        self.0.inspect(key).await
+    }
+
+    async fn list(&self, prefix: &str, page: Page) -> Result<Listing> {
+        self.0.list(prefix, page).await
+    }
+
+    async fn probe(&self) -> Result<Probe> {
+        self.0.probe().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.0.close().await
     }
 }

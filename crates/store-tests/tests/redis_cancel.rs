@@ -50,7 +50,9 @@ async fn give_up(site: &Site, locks: LockManager, longest: Duration) {
 }
 
 async fn resumes_given_up_at_any_moment_leave_the_lease_to_its_token(site: Site) {
-    let (giver, locks) = (site.manager().await, site.manager().await);
+    // What was handed over is not renewed, and has to stand until the end.
+    let long = async || site.builder().await.ttl(Duration::from_secs(600)).build().unwrap();
+    let (giver, locks) = (long().await, long().await);
     let mut handed = Vec::new();
     for number in 0..200 {
         let lock = giver.lock(&format!("handed {number}"));

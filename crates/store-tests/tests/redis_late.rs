@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use leasehold::store::redis::RedisStore;
 use leasehold::store::{Attempt, Claim, Loss, Store};
+use leasehold::testkit::Proxy;
 use leasehold::{Key, LostReason, OwnerToken};
-use store_tests::{Site, on_every_server};
+use store_tests::{Monitor, Site, on_every_server};
 use tokio::time::{sleep, timeout};
 
 /// Five times and more of what anything here needs on a busy machine.
@@ -31,7 +32,11 @@ struct Bench {
 
 impl Bench {
     async fn new(site: &Site) -> Self {
-        let bench = Self { store: site.store().await, key: Key::new("leasehold", "job").unwrap() };
+        Self::with(site.store().await).await
+    }
+
+    async fn with(store: RedisStore) -> Self {
+        let bench = Self { store, key: Key::new("leasehold", "job").unwrap() };
         // The server knows the scripts from here on.
         let owner = OwnerToken::mint().unwrap();
         bench.grant(&owner).await;
@@ -58,14 +63,36 @@ fn loss_of(attempt: Attempt) -> Loss {
     }
 }
 
-/// Sends a request, and looks at nothing that comes back.
-async fn sent<T>(site: &Site, request: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
-    site.server().stop().unwrap();
+async fn begun<T>(request: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
     poll_fn(|context| {
         assert!(request.as_mut().poll(context).is_pending());
         Poll::Ready(())
     })
     .await;
+}
+
+/// Waits until this owner has been granted the key, and its lease has ended.
+async fn granted_and_gone(site: &Site, owner: &OwnerToken) {
+    let mut client = site.client();
+    let mut is_granted = || {
+        let companion = ["leasehold:job:fence{leasehold:job}", "held"];
+        let held: Vec<u8> = redis::cmd("HGET").arg(&companion).query(&mut client).unwrap();
+        held.ends_with(owner.as_bytes())
+    };
+    let mut client = site.client();
+    let mut is_gone = || redis::cmd("EXISTS").arg("leasehold:job").query::<u32>(&mut client).unwrap() == 0;
+    let waiting = async {
+        while !(is_granted() && is_gone()) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, waiting).await.unwrap();
+}
+
+/// Sends a request, and looks at nothing that comes back.
+async fn sent<T>(site: &Site, request: &mut Pin<Box<impl Future<Output = T> + ?Sized>>) {
+    site.server().stop().unwrap();
+    begun(request).await;
     // Time for it to go out.
     sleep(Duration::from_millis(50)).await;
     site.server().cont().unwrap();
@@ -77,7 +104,7 @@ async fn a_grant_that_is_read_late_is_no_loss_of_the_next_holder(site: Site) {
     let claim = Claim::new(&bench.key, &first, Duration::from_millis(20));
     let mut late = bench.store.acquire(&claim);
     sent(&site, &mut late).await;
-    sleep(Duration::from_millis(100)).await;
+    granted_and_gone(&site, &first).await;
     let next = bench.grant(&second).await;
     let old = loss_of(late.await.unwrap());
     bench.stands(&next, &second).await;
@@ -103,11 +130,16 @@ async fn a_removal_that_is_read_late_is_no_loss_of_the_next_holder(site: Site) {
 }
 
 async fn a_removal_that_nobody_waits_for_is_told_all_the_same(site: Site) {
-    let bench = Bench::new(&site).await;
+    let proxy = Proxy::start(site.server().address()).unwrap();
+    let bench = Bench::with(RedisStore::connect(&format!("redis://{}", proxy.address())).await.unwrap()).await;
     let owner = OwnerToken::mint().unwrap();
     let loss = bench.grant(&owner).await;
+    let mut monitor = Monitor::start(site.server().address());
+    proxy.replies().hold();
     let mut dropped = bench.store.force_release(&bench.key, None);
-    sent(&site, &mut dropped).await;
+    begun(&mut dropped).await;
+    monitor.until("EVALSHA", "leasehold:job").await;
     drop(dropped);
+    proxy.heal();
     assert_eq!(timeout(SOON, loss.wait()).await.unwrap(), LostReason::NotHeld);
 }

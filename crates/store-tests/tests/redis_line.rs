@@ -256,7 +256,8 @@ async fn a_quorum_is_not_put_off_by_its_nodes(site: Site) {
         gone.is_contended().await;
         holder.releases().await;
     }
-    let quorum = Quorum::builder(stores().await).restart_guard(false).build().unwrap();
+    let quorum =
+        Quorum::builder(stores().await).restart_guard(false).node_timeout(Duration::from_secs(5)).build().unwrap();
     let locks = LockManager::builder(quorum).build().unwrap();
     let mut monitor = Monitor::start(site.server().address());
     let guard = locks.lock("job").acquire().await.unwrap();

@@ -16,6 +16,9 @@ const LONG: Duration = Duration::from_secs(600);
 /// A ttl with an operation limit of a second.
 const SHORT: Duration = Duration::from_secs(6);
 
+/// After this, sentinels hold a server for dead: far longer than a busy machine keeps one from answering.
+const DEAD_AFTER: Duration = Duration::from_secs(5);
+
 /// Five times and more of what a failover takes on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -59,7 +62,7 @@ fn sentinels_pass_the_suite() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn the_next_primary_is_found() {
     run(async {
-        let sentinels = Sentinels::start();
+        let sentinels = Sentinels::with(DEAD_AFTER, &[]);
         // Held for long, renewed all the time, and waited for.
         let (locks, others) = (sentinels.manager(LONG).await, sentinels.manager(LONG).await);
         let renewing = sentinels.manager(Duration::from_secs(45)).await;
@@ -92,7 +95,19 @@ fn the_next_primary_is_found() {
             let role: Vec<Value> = ask(&sentinels.servers()[0], &["ROLE"]).ok()?;
             (role[0] != Value::BulkString(b"master".to_vec())).then_some(())
         });
-        let error = RedisStore::connect(&format!("redis://{}", sentinels.servers()[0].address())).await.unwrap_err();
+        let old = format!("redis://{}", sentinels.servers()[0].address());
+        let refusal = async {
+            loop {
+                match RedisStore::connect(&old).await.unwrap_err() {
+                    // It ends connections more than once.
+                    error if error.kind() == ErrorKind::Unavailable => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    error => return error,
+                }
+            }
+        };
+        let error = soon("the refusal", refusal).await;
         assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
         assert!(error.to_string().contains("replica"), "{error}");
         assert_eq!(sentinels.until_replaced(0), primary);
@@ -140,7 +155,7 @@ fn a_demoted_primary_is_left() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn a_primary_that_hangs_is_left() {
     run(async {
-        let sentinels = Sentinels::start();
+        let sentinels = Sentinels::with(DEAD_AFTER, &[]);
         let locks = sentinels.manager(SHORT).await;
         let guard = locks.lock("held").ttl(LONG).try_acquire().await.unwrap().unwrap();
         until_known(&sentinels, 1, "held");
@@ -195,7 +210,7 @@ fn a_name_that_no_sentinel_knows_is_told_as_that() {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 fn sentinels_may_want_a_password_of_their_own() {
     run(async {
-        let sentinels = Sentinels::with(&["requirepass s3cret"]);
+        let sentinels = Sentinels::with(Duration::from_secs(30), &["requirepass s3cret"]);
         let directory = sentinels.servers()[0].dir();
         let url = |name: &str| format!("{}?sentinel_password_file={}", sentinels.url(), directory.join(name).display());
         std::fs::write(directory.join("right"), "s3cret\n").unwrap();

@@ -112,6 +112,18 @@ impl Scene {
         self.locks.lock("job").acquire_within(SOON).await.unwrap().expect("the lock is free")
     }
 
+    /// A lease that ends soon; nodes are given so little time for one that a busy machine may miss it.
+    async fn acquire_for(&self, ttl: Duration) -> LockGuard {
+        let lock = self.locks.lock("job").ttl(ttl).renew(Renew::Off);
+        for _ in 0..10 {
+            match lock.acquire_within(SOON).await {
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}"),
+                Ok(granted) => return granted.expect("the lock is free"),
+            }
+        }
+        panic!("the outcome was never known")
+    }
+
     async fn is_contended(&self) -> bool {
         self.locks.lock("job").try_acquire().await.unwrap().is_none()
     }
@@ -238,7 +250,7 @@ async fn a_late_release_takes_nothing_from_the_other(ours: Scene, mut theirs: Th
     guard.release().await.unwrap();
 
     // Ours does.
-    let guard = ours.locks.lock("job").ttl(SHORT).renew(Renew::Off).acquire_within(SOON).await.unwrap().unwrap();
+    let guard = ours.acquire_for(SHORT).await;
     theirs.acquire(ours.name, TTL).await;
     assert!(guard.check().is_err(), "they hold what we may still assume");
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
@@ -249,7 +261,7 @@ async fn a_late_release_takes_nothing_from_the_other(ours: Scene, mut theirs: Th
 }
 
 async fn they_never_hold_at_once(ours: Scene, mut theirs: Theirs) -> Theirs {
-    const ROUNDS: usize = 10;
+    const ROUNDS: usize = 5;
     let is_held = Arc::new(AtomicBool::new(false));
     let name = ours.name;
     let other = tokio::spawn({

@@ -5,7 +5,7 @@ use leasehold::{Error, ErrorKind, LockManager};
 use store_tests::{Authority, redis};
 
 use crate::refusals::{SECRET, is_told};
-use crate::setting::{Direct, soon};
+use crate::setting::{Direct, nobody, soon};
 
 async fn connect(url: &str) -> Result<LockManager, Error> {
     soon("an answer", LockManager::connect(url)).await
@@ -93,8 +93,8 @@ async fn wrong_urls_and_options() {
 
 #[tokio::test]
 async fn nobody_listens() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    for url in [format!("redis://:{SECRET}@{port}"), format!("rediss://:{SECRET}@{port}")] {
+    let (_port, nobody) = nobody();
+    for url in [format!("redis://:{SECRET}@{nobody}"), format!("rediss://:{SECRET}@{nobody}")] {
         is_told(&connect(&url).await.unwrap_err(), ErrorKind::Unavailable, &["failed to connect", "refused"]);
     }
     let error = connect(&format!("redis://:{SECRET}@no-such-host.invalid")).await.unwrap_err();

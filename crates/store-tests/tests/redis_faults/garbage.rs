@@ -1,7 +1,9 @@
 //! Something else answers, or nothing that makes sense: never a lease, never a key that somebody holds, and no panic.
 
+use std::env;
 use std::fs;
 use std::panic;
+use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -72,8 +74,24 @@ fn peak() -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-#[tokio::test]
-async fn garbage_after_connecting() {
+/// Set for a process that runs one test.
+const ALONE: &str = "LEASEHOLD_TEST_GARBAGE_ALONE";
+
+/// In a process of its own, for the memory of others is none of it.
+#[test]
+fn garbage_after_connecting() {
+    if env::var_os(ALONE).is_some() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        return runtime.block_on(garbage_takes_little_memory());
+    }
+    let mut itself = Command::new(env::current_exe().unwrap());
+    itself.args(["--exact", "garbage::garbage_after_connecting", "--nocapture"]).env(ALONE, "yes");
+    let output = itself.output().unwrap();
+    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && told.contains("1 passed"), "{told}{errors}");
+}
+
+async fn garbage_takes_little_memory() {
     watch_for_panics();
     let before = peak();
     let mut cases = JoinSet::new();

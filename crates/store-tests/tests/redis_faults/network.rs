@@ -40,6 +40,9 @@ impl Bench {
     }
 }
 
+/// A ttl with an operation limit that leaves a repeat time enough, and is waited for when something is swallowed.
+const PATIENT: Duration = Duration::from_secs(15);
+
 /// Each way in which a request or its reply is lost.
 fn losses() -> [(&'static str, Accident); 4] {
     [
@@ -57,7 +60,7 @@ async fn what_is_lost_in_an_acquire_is_healed_within_the_call() {
     for (at, (what, accident)) in losses().into_iter().enumerate() {
         let key = format!("k{at}");
         bench.proxy.once(accident.containing("EVALSHA"));
-        let guard = soon(what, bench.locks.lock(&key).try_acquire()).await.unwrap().expect(what);
+        let guard = soon(what, bench.locks.lock(&key).ttl(PATIENT).try_acquire()).await.unwrap().expect(what);
         assert_eq!(bench.proxy.pending(), 0, "{what}");
         guard.check().unwrap();
         // One holder and one token, however often it was asked for.
@@ -81,10 +84,10 @@ fn fence_of(counter: &Option<String>) -> u64 {
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn what_is_lost_in_an_extend_is_healed_or_told_as_unknown() {
     let bench = Bench::new().await;
-    let guard = bench.locks.lock("k").try_acquire().await.unwrap().unwrap();
+    let guard = bench.locks.lock("k").ttl(PATIENT).try_acquire().await.unwrap().unwrap();
     for (longer, (what, accident)) in (1..).zip(losses()) {
         bench.proxy.once(accident.containing("EVALSHA"));
-        let ttl = SHORT + Duration::from_secs(longer);
+        let ttl = PATIENT + Duration::from_secs(longer);
         let before = guard.remaining();
         let extended = soon(what, guard.extend(ttl)).await;
         assert_eq!(bench.proxy.pending(), 0, "{what}");
@@ -116,7 +119,7 @@ async fn what_is_lost_in_a_release_is_healed_on_valkey() {
 async fn a_release_is_healed(server: Server, command: &str) {
     let bench = Bench::with(server).await;
     for (what, accident) in losses() {
-        let guard = bench.locks.lock("k").try_acquire().await.unwrap().expect(what);
+        let guard = bench.locks.lock("k").ttl(PATIENT).try_acquire().await.unwrap().expect(what);
         bench.proxy.once(accident.containing(command));
         soon(what, guard.release()).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(bench.proxy.pending(), 0, "{what}");

@@ -11,7 +11,7 @@ use leasehold::testkit::{Server, ServerBuilder};
 use leasehold::{Error, ErrorKind, LockManager, Operation};
 use store_tests::redis;
 
-use crate::setting::{Direct, LONG, SHORT, fence, manager, soon};
+use crate::setting::{Direct, LONG, SHORT, fence, manager, nobody, soon};
 
 pub(crate) const SECRET: &str = "hunter2";
 
@@ -212,7 +212,7 @@ async fn a_server_that_may_be_stale() {
     let (server, mut direct) = started(redis());
     let locks = manager(server.address(), SHORT).await;
     direct.ask("CONFIG SET replica-serve-stale-data no");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_port, nobody) = nobody();
     direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
     is_told(&refusal(&locks, "k").await, ErrorKind::Unavailable, &["MASTERDOWN", "try again soon"]);
 }

@@ -1,6 +1,5 @@
 //! Grants that replicas have to know of where there are none, and a server that becomes a replica.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use store_tests::redis;
 
 use crate::fake::{Fake, greeting};
 use crate::refusals::is_told;
-use crate::setting::{Direct, LONG, SHORT, manager, soon, until};
+use crate::setting::{Direct, LONG, SHORT, manager, nobody, soon, until};
 
 /// A manager whose grants a replica has to know of.
 async fn strict(server: &str) -> LockManager {
@@ -70,7 +69,7 @@ async fn renewals_leave_a_server_that_was_demoted() {
     let mut direct = Direct::to(server.address());
     let locks = manager(server.address(), LONG).await;
     let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_port, nobody) = nobody();
     direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
     // Also where nothing has to be written.
     let error = soon("an answer", guard.extend(SHORT)).await.unwrap_err();
@@ -89,7 +88,7 @@ async fn renewals_leave_a_server_that_was_demoted() {
 async fn what_a_demoted_server_knows_is_no_answer() {
     let (old, new) = (redis().start().unwrap(), redis().start().unwrap());
     let mut direct = Direct::to(old.address());
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_port, nobody) = nobody();
     let present = manager(new.address(), LONG).await;
     let owner = present.lock("k").try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
     for case in 0..7 {
@@ -122,7 +121,7 @@ async fn what_a_replica_no_longer_knows_is_no_loss() {
     let mut direct = Direct::to(server.address());
     let locks = manager(server.address(), LONG).await;
     let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_port, nobody) = nobody();
     direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
     direct.ask("CONFIG SET replica-read-only no");
     direct.ask("CONFIG RESETSTAT");

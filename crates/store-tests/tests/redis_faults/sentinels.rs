@@ -1,6 +1,6 @@
 //! Sentinels that do not agree.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use leasehold::ErrorKind;
 use leasehold::store::redis::RedisStore;
@@ -8,7 +8,7 @@ use store_tests::redis;
 
 use crate::fake::{Fake, greeting};
 use crate::refusals::is_told;
-use crate::setting::{Direct, LONG, soon};
+use crate::setting::{Direct, LONG, nobody, soon};
 
 /// A sentinel that knows of this many failovers, the last of which made this server the primary; `None` = it knows no
 /// such name.
@@ -32,10 +32,6 @@ async fn sentinel(knows: Option<(SocketAddr, u32)>) -> Fake {
     .await
 }
 
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 fn url(sentinels: &[SocketAddr]) -> String {
     let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
     format!("redis+sentinel://{}/main", hosts.join(","))
@@ -48,7 +44,8 @@ async fn without_a_majority_the_latest_failover_counts() {
     let (old, new) = (redis().start().unwrap(), redis().start().unwrap());
     let was_away = sentinel(Some((old.address(), 4))).await;
     let knows = sentinel(Some((new.address(), 5))).await;
-    let hosts = [was_away.address(), knows.address(), nobody()];
+    let (_port, dead) = nobody();
+    let hosts = [was_away.address(), knows.address(), dead];
     for turn in 0..12 {
         let mut hosts = hosts;
         hosts.rotate_left(turn % 3);
@@ -63,10 +60,11 @@ async fn without_a_majority_the_latest_failover_counts() {
 #[tokio::test]
 async fn what_a_minority_does_not_know_may_be_there() {
     let knows_none = sentinel(None).await;
-    let one = [knows_none.address(), nobody(), nobody()];
+    let [(_port, dead), (_other_port, other)] = [nobody(), nobody()];
+    let one = [knows_none.address(), dead, other];
     let error = soon("an answer", RedisStore::connect(&url(&one))).await.unwrap_err();
     is_told(&error, ErrorKind::Unavailable, &["1 of 3 sentinels", "\"main\""]);
-    let most = [knows_none.address(), knows_none.address(), nobody()];
+    let most = [knows_none.address(), knows_none.address(), dead];
     let error = soon("an answer", RedisStore::connect(&url(&most))).await.unwrap_err();
     is_told(&error, ErrorKind::InvalidConfig, &["check the name", "\"main\""]);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold::store::redis::RedisStore;
 use leasehold::{FencingToken, LockGuard, LockManager, LockManagerBuilder, Renew};
 use redis::Value;
+use tokio::net::TcpSocket;
 
 /// Five times and more of what anything here needs on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -32,6 +33,14 @@ pub(crate) async fn builder(address: SocketAddr, ttl: Duration) -> LockManagerBu
 
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("never came: {what}"))
+}
+
+/// A port at which nobody listens, nor can anybody else for as long as this lives.
+pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 /// Waits until a condition holds.
