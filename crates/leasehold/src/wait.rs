@@ -185,7 +185,8 @@ impl Request<'_> {
         undo.stands |= in_line;
         undo.let_close();
         // For some milliseconds, in which nothing but the store knows better.
-        let put_off = contention.put_off;
+        // Once: a store that never says anything else is heard no longer than others.
+        let put_off = contention.put_off && !std::mem::replace(&mut naps.was_put_off, contention.put_off);
         let trusted = naps.trust() || put_off;
         let rely_on_place = in_line && trusted;
         let started = engine.clock.now();
@@ -194,10 +195,8 @@ impl Request<'_> {
         let pause = if rely_on_place { end } else { Some(end.unwrap_or(Duration::MAX).min(naps.poll())) };
         let ask_at = pause.map(|pause| started + pause).into_iter().chain(until).min();
         let hasty = tokio::select! {
-            () = fired(armed), if trusted => {
-                naps.polls.restart();
-                HASTY
-            }
+            // The polls go on to become rarer: a key that changes hands, or is renewed, wakes anew each time.
+            () = fired(armed), if trusted => HASTY,
             rung = called(turn, !rely_on_place && !put_off) => {
                 if rung {
                     naps.polls.restart();
@@ -278,12 +277,14 @@ struct Naps {
     doubts: Pauses,
     /// How many hasty naps in a row led to nothing.
     misled: u32,
+    /// Whether the latest refusal was of a key that nobody has.
+    was_put_off: bool,
 }
 
 impl Naps {
     fn new(engine: &Engine) -> Self {
         let backoff = &engine.settings.backoff;
-        Self { polls: backoff.pauses(), doubts: backoff.pauses(), misled: 0 }
+        Self { polls: backoff.pauses(), doubts: backoff.pauses(), misled: 0, was_put_off: false }
     }
 
     fn trust(&self) -> bool {

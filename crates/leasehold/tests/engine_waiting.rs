@@ -245,6 +245,49 @@ async fn a_lease_that_is_always_about_to_end_is_no_storm() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_is_always_put_off_is_no_storm() {
+    for retry_after in [Duration::ZERO, ms(5)] {
+        for fires in [true, false] {
+            let rig = Rig::bent(|bent| {
+                on_contention(bent.without_wakes(), move |contention| {
+                    let mut contention = contention.retry_after(retry_after);
+                    contention.put_off = true;
+                    if fires { contention.wake(Wake::Hint(Box::pin(ready(())))) } else { contention }
+                })
+            });
+            let _held = taken(&rig).await;
+            assert!(rig.manager().lock("k").acquire_within(secs(60)).await.unwrap().is_none());
+            let calls = rig.calls(Operation::Acquire);
+            assert!(calls < 60 * 20, "{calls} calls in a minute");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_that_come_now_and_then_keep_no_polls_frequent() {
+    // As when the holder's renewals change what is watched.
+    let bell = Arc::new(Notify::new());
+    let hint = Arc::clone(&bell);
+    let rig = Rig::bent(|bent| {
+        on_contention(bent.without_wakes(), move |contention| {
+            let hint = Arc::clone(&hint);
+            contention.wake(Wake::Hint(Box::pin(async move { hint.notified().await })))
+        })
+    });
+    let _held = taken(&rig).await;
+    let lock = rig.manager().lock("k");
+    let (acquired, ()) = tokio::join!(lock.acquire_within(secs(21)), async {
+        for _ in 0..40 {
+            sleep(ms(500)).await;
+            bell.notify_waiters();
+        }
+    });
+    assert!(acquired.unwrap().is_none());
+    let calls = rig.calls(Operation::Acquire);
+    assert!(calls <= 40 + 21 + 5, "{calls} calls in 21 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_place_whose_wake_is_lost_is_covered_by_the_ttl() {
     let rig = Rig::bent(|bent| {
         on_contention(bent.without_wakes(), |contention| contention.wake(Wake::Place(Box::pin(pending()))))

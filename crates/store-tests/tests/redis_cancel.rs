@@ -40,6 +40,7 @@ async fn give_up(site: &Site, locks: LockManager, longest: Duration) {
         // A grant is dropped, too.
         granted += u32::from(for_at_most(longest, lock.acquire()).await.is_some());
     }
+    assert!(granted > 0, "no grant was dropped");
     assert!(granted < KEYS, "none was given up");
     site.at_rest(std::slice::from_ref(&locks)).await;
     let other = site.manager().await;

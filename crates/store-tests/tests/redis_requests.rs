@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use leasehold::store::{Claim, Store};
-use leasehold::{Key, OwnerToken};
+use leasehold::{Key, Lock, OwnerToken, Renew};
 use store_tests::{Monitor, Site, on_every_server, run};
 
 on_every_server! {
     a_try_and_a_release_are_two_requests
     an_acquire_and_a_release_are_two_requests
     waiters_of_one_process_ask_at_most_twice_a_second
+    waiters_ask_once_more_for_each_renewal
     every_other_call_is_one_script
 }
 
@@ -90,9 +91,22 @@ fn check_cycles(requests: &[String]) {
 }
 
 async fn waiters_of_one_process_ask_at_most_twice_a_second(site: Site) {
+    let locks = site.manager().await;
+    fifty_ask_at_most(24, site, locks.lock("busy").ttl(LONG)).await;
+}
+
+/// Each renewal is a change of the key, of which those who wait are told.
+async fn waiters_ask_once_more_for_each_renewal(site: Site) {
+    let often = site.builder().await.renew(Renew::Every(Duration::from_millis(500))).build().unwrap();
+    // The renewals themselves, and a question each.
+    fifty_ask_at_most(24 + 2 * 24, site, often.lock("busy")).await;
+}
+
+/// Fifty wait for 12 s.
+async fn fifty_ask_at_most(most: usize, site: Site, held: Lock) {
     const LENGTH: Duration = Duration::from_secs(12);
-    let (holder, locks) = (site.manager().await, site.manager().await);
-    let guard = holder.lock("busy").ttl(Duration::from_secs(600)).try_acquire().await.unwrap().unwrap();
+    let locks = site.manager().await;
+    let guard = held.try_acquire().await.unwrap().unwrap();
     let mut monitor = Monitor::start(site.server().address());
     let waiters: Vec<_> = (0..50)
         .map(|_| {
@@ -103,7 +117,7 @@ async fn waiters_of_one_process_ask_at_most_twice_a_second(site: Site) {
     tokio::time::sleep(LENGTH).await;
     let requests = monitor.requests();
     assert!(!requests.is_empty(), "nobody asked");
-    assert!(requests.len() <= 2 * LENGTH.as_secs() as usize, "{} requests", requests.len());
+    assert!(requests.len() <= most, "{} requests", requests.len());
     // All of them are served in the end.
     guard.release().await.unwrap();
     for waiter in waiters {

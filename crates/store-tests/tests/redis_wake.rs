@@ -190,15 +190,19 @@ async fn flushall_wakes_all_waiters_and_all_holders_lose(site: Site) {
 async fn waiters_are_armed_again_when_the_server_cuts_the_connection(site: Site) {
     let (holder, locks) = (pushed(&site.url()).await, pushed(&site.url()).await);
     let mut monitor = Monitor::start(site.server().address());
-    let guard = take(&holder, "job").await;
-    let waiter = waiter(&locks, "job", &mut monitor).await;
+    let mut waiting = Vec::new();
+    for name in ["job", "other", "third", "fourth"] {
+        waiting.push((take(&holder, name).await, waiter(&locks, name, &mut monitor).await));
+    }
     // All but the one that asks, and the monitor.
     redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut site.client()).unwrap();
     armed_again(Monitor::start(site.server().address())).await;
-    assert!(!waiter.is_finished());
-    guard.check().unwrap();
-    guard.release().await.unwrap();
-    woken(waiter).await.release().await.unwrap();
+    for (guard, waiter) in waiting {
+        assert!(!waiter.is_finished());
+        guard.check().unwrap();
+        guard.release().await.unwrap();
+        woken(waiter).await.release().await.unwrap();
+    }
 }
 
 async fn waiters_are_armed_again_when_the_network_cuts_the_connection(site: Site) {

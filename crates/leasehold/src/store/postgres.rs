@@ -287,6 +287,8 @@ impl PostgresStore {
             (&ttls, Type::INT8_ARRAY),
             (&notes, Type::TEXT_ARRAY),
         ];
+        let question = |claim: &Claim<'_>| self.link.watches.question(claim.key.as_stored(), claim.owner);
+        let questions: Vec<_> = claims.iter().map(question).collect();
         let rows: Vec<Row> = self.link.change(&self.link.statements.extend, &parameters).await?;
         let mut grants = vec![None; claims.len()];
         for row in &rows {
@@ -295,9 +297,9 @@ impl PostgresStore {
                 grants.get_mut(at).zip(claims.get(at)).ok_or_else(|| fault::unexpected(Effect::Change))?;
             *grant = Some(answer::grant(row, 1, claim.ttl)?);
         }
-        for (claim, _) in claims.iter().zip(&grants).filter(|(_, grant)| grant.is_none()) {
-            self.link.watches.gone(claim.key, claim.owner);
-        }
+        let refused = questions.iter().zip(&grants).filter(|(_, grant)| grant.is_none());
+        let doubts = refused.filter_map(|(question, _)| self.link.watches.lost(question.as_ref()?)).collect();
+        self.link.settle(doubts);
         Ok(grants)
     }
 }

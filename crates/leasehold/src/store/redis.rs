@@ -366,15 +366,21 @@ impl RedisStore {
             })
             .collect();
         let calls: Vec<_> = keys.iter().zip(&arguments).map(|(keys, call)| script::EXTEND.on(keys, call)).collect();
+        let question = |claim: &Claim<'_>| self.watches.question(claim.key.as_stored(), claim.owner);
+        let questions: Vec<_> = claims.iter().map(question).collect();
         let answers = self.servers.run_all(&calls, Effect::Change).await?;
-        let grants = claims.iter().zip(answers).map(|(claim, answer)| {
-            let grant = answer::grant(&answer?, claim.ttl)?;
-            if grant.is_none() {
-                self.watches.gone(claim.key, claim.owner);
+        let (mut grants, mut doubts) = (Vec::with_capacity(claims.len()), Vec::new());
+        for ((claim, question), answer) in claims.iter().zip(questions).zip(answers) {
+            let grant = answer.and_then(|answer| answer::grant(&answer, claim.ttl));
+            if matches!(grant, Ok(None)) {
+                doubts.extend(question.and_then(|question| self.watches.lost(&question)));
             }
-            Ok(grant)
-        });
-        Ok(grants.collect())
+            grants.push(grant);
+        }
+        for doubt in doubts {
+            self.servers.settle(doubt).await;
+        }
+        Ok(grants)
     }
 }
 

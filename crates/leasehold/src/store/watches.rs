@@ -120,12 +120,15 @@ impl Watches {
 
     /// To be called before the server is asked. What nobody holds any more is no question.
     pub(super) fn questions(&self, doubts: &[Doubt]) -> Vec<Question> {
+        doubts.iter().filter_map(|doubt| self.question(&doubt.key, &doubt.owner)).collect()
+    }
+
+    /// What a request asks beside what it is for; to be called before it is sent.
+    pub(super) fn question(&self, key: &str, owner: &OwnerToken) -> Option<Question> {
         let table = self.0.lock();
-        let question = |doubt: &Doubt| {
-            let told = table.keys.get(&doubt.key)?.told(&doubt.owner)?;
-            Some(Question { doubt: doubt.clone(), told })
-        };
-        doubts.iter().filter_map(question).collect()
+        let (key, watch) = table.keys.get_key_value(key)?;
+        let told = watch.told(owner)?;
+        Some(Question { doubt: Doubt { key: Arc::clone(key), owner: owner.clone() }, told })
     }
 
     /// The server said that the doubt is justified. It stays one if the owner was given the key since the question was

@@ -177,6 +177,36 @@ async fn a_restart_that_keeps_the_data_keeps_the_lease() {
 
 #[tokio::test]
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn a_restart_from_a_snapshot_takes_the_leases_back_to_it_but_no_token() {
+    let server = redis().start().unwrap();
+    let locks = builder(server.address(), SHORT * 5).await.build().unwrap();
+    let others = manager(server.address(), LONG).await;
+    let released = others.lock("released").try_acquire().await.unwrap().unwrap();
+    others.lock("often").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(Direct::to(server.address()).ask("SAVE"), ::redis::Value::Okay);
+    let taken = locks.lock("taken").try_acquire().await.unwrap().unwrap();
+    let owner = others.holder("released").await.unwrap().unwrap().owner;
+    released.release().await.unwrap();
+    let mut token = fence(&taken);
+    for _ in 0..5 {
+        let guard = others.lock("often").try_acquire().await.unwrap().unwrap();
+        token = fence(&guard);
+        guard.release().await.unwrap();
+    }
+    server.kill().unwrap();
+    server.restart().unwrap();
+    let next = soon("the key", others.lock("taken").acquire()).await.unwrap();
+    assert!(fence(&next) > fence(&taken));
+    assert_eq!(soon("the loss", taken.lost()).await, LostReason::NotHeld);
+    next.check().unwrap();
+    // It stands again, for the owner who gave it back.
+    assert!(others.lock("released").try_acquire().await.unwrap().is_none());
+    assert_eq!(others.holder("released").await.unwrap().unwrap().owner, owner);
+    assert!(fence(&others.lock("often").try_acquire().await.unwrap().unwrap()) > token);
+}
+
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn a_restart_without_the_data_is_learned_at_the_next_renewal() {
     let server = redis().start().unwrap();
     let locks = builder(server.address(), SHORT * 5).await.build().unwrap();

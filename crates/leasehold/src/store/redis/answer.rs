@@ -24,7 +24,7 @@ pub(super) struct Refusal {
 /// A grant, or a refusal.
 pub(super) fn attempt(answer: &Value, ttl: Duration) -> Result<Result<Grant, Refusal>> {
     match items(answer) {
-        Some([Value::Int(0), left, Value::Int(before), put_off @ ..]) => {
+        Some([Value::Int(0), left, Value::Int(before), put_off @ ..]) if matches!(put_off, [] | [Value::Int(1)]) => {
             let unexpected = || fault::unexpected(Effect::Change);
             let before = u64::try_from(*before).map_err(|_| unexpected())?;
             let left = length(left).ok_or_else(unexpected)?;

@@ -18,6 +18,12 @@ const DENIALS: [&str; 3] = ["can't run this command", "can't access", "ACL failu
 const LACKING: &str =
     "give the user the rights that the documentation of this store lists; ACL LOG at the server tells which is missing";
 
+/// What to do where nothing better is known.
+const UNKNOWN: &str = "see the server's log";
+
+/// Codes of servers of ours that say no more than that it was refused.
+const KNOWN: [&str; 6] = ["ERR", "EXECABORT", "NOPROTO", "NOTBUSY", "NOSCRIPT", "NOSUB"];
+
 /// What stands before the words that a server repeats.
 const ARGUMENTS: &str = ", with args";
 
@@ -32,10 +38,12 @@ pub(super) enum Effect {
 ///
 /// The server's own word is a certain answer. A script that fails has not changed the key: most touch it only when
 /// nothing can go wrong any more, and a grant that cannot be noted is taken back; where that was refused, too, an error
-/// of its own says so. Everything else leaves open whether the request was applied.
+/// of its own says so. Everything else leaves open whether the request was applied, also a word that no server of ours
+/// has: of a proxy that lost its server, say.
 pub(super) fn of(error: RedisError, effect: Effect) -> Error {
     match refused(&error) {
         Some((kind, advice)) => told(kind, error, advice),
+        None if error.code().is_some() => told(unexpected(effect).kind(), error, UNKNOWN),
         None => uncertain(&error, effect).with_source(error),
     }
 }
@@ -44,6 +52,7 @@ pub(super) fn of(error: RedisError, effect: Effect) -> Error {
 pub(super) fn connecting(error: RedisError, server: &str) -> Error {
     let failed = match refused(&error) {
         Some((kind, advice)) => return told(kind, error, advice),
+        None if error.code().is_some() => return told(ErrorKind::Rejected, error, UNKNOWN),
         None if error.kind() == redis::ErrorKind::AuthenticationFailed => Error::new(
             ErrorKind::Rejected,
             "the server refused the user name or the password: check both, and that the user may connect",
@@ -104,13 +113,14 @@ fn uncertain(error: &RedisError, effect: Effect) -> Error {
     }
 }
 
-/// The kind of what the server itself refused, and what to do about it.
+/// The kind of what the server itself refused, and what to do about it; `None` = nobody knows whether it is its word.
 fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     use ErrorKind::{Indeterminate, InvalidConfig, Rejected, Unavailable};
     let code = error.code()?;
     // Up to version 7.0 a script's own errors have no code of their own.
     let text = error.detail().unwrap_or_default();
-    let is = |known: &str| code == known || (code == "ERR" && text.contains(known));
+    let has = |known: &str| text.split(|char: char| !char.is_ascii_alphanumeric()).any(|word| word == known);
+    let is = |known: &str| code == known || (code == "ERR" && has(known));
     Some(match error.kind() {
         // Our own script's.
         _ if is("STANDS") => (Indeterminate, LACKING),
@@ -139,7 +149,8 @@ fn refused(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
         _ if text.contains("fencing tokens of this key are used up") => {
             (Rejected, "delete the key's companion, once nobody holds an old token")
         }
-        _ => (Rejected, "see the server's log"),
+        _ if KNOWN.contains(&code) => (Rejected, UNKNOWN),
+        _ => return None,
     })
 }
 
