@@ -300,7 +300,7 @@ mod tests {
         let doubt = watches.lost(&questions[0]).expect("the doubt stays");
         assert!(second.raised().is_none());
         // And now it is known.
-        let questions = watches.questions(&[doubt.clone()]);
+        let questions = watches.questions(std::slice::from_ref(&doubt));
         assert!(watches.lost(&questions[0]).is_none());
         assert!(second.raised().is_some());
         assert!(watches.questions(&[doubt]).is_empty());
