@@ -85,8 +85,10 @@ fn a_script_is_told_again_after_a_recovery(site: &Site) {
     wait_until("it is told that the lease ends", || site.read("told").lines().count() == 1);
     proxy.heal();
     wait_until("the lease is renewed", || {
-        let shown: serde_json::Value = serde_json::from_str(&site.run(["show", "k", "--json"]).stdout).unwrap();
-        shown["holders"][0]["remaining_ms"].as_u64().unwrap() > 15_000
+        // Nothing is shown if a busy server does not answer in time.
+        let shown: serde_json::Value =
+            serde_json::from_str(&site.run(["show", "k", "--json"]).stdout).unwrap_or_default();
+        shown["holders"][0]["remaining_ms"].as_u64().is_some_and(|remaining| remaining > 15_000)
     });
     site.run(["force-release", "k", "--yes"]).expect(0);
     wait_until("it is told of the loss", || site.read("told").lines().count() == 2);
