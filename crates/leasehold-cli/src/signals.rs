@@ -9,9 +9,9 @@ use nix::sys::signal::{SigSet, Signal as Number};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Two equal signals within this time are one request: `timeout` signals its child and then the whole group, and so do
-/// supervisors and shells that end a session.
-pub(crate) const ECHO: Duration = Duration::from_millis(100);
+/// Signals within this time are one request: `timeout` signals its child and then the whole group, and so do supervisors
+/// and shells that end a session. A process with a limit on its processor stands still for 100 ms between two of them.
+const ECHO: Duration = Duration::from_millis(500);
 
 /// Signals that people name.
 pub(crate) const NAMES: [(&str, Signal); 10] = [
@@ -45,6 +45,7 @@ pub(crate) fn name(signal: Signal) -> &'static str {
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
     echoes: Echoes,
+    is_at_once: bool,
     clock: Clock,
 }
 
@@ -89,23 +90,31 @@ impl Signals {
         let ours = [Number::SIGTERM, Number::SIGINT, Number::SIGHUP, Number::SIGQUIT, Number::SIGUSR1, Number::SIGUSR2];
         let ours = ours.into_iter().chain([Number::SIGWINCH, Number::SIGCHLD, Number::SIGCONT, Number::SIGXFSZ]);
         ours.collect::<SigSet>().thread_unblock()?;
-        Ok(Self { streams, echoes: Echoes::default(), clock: Clock::system() })
+        Ok(Self { streams, echoes: Echoes::default(), is_at_once: false, clock: Clock::system() })
     }
 
     /// The next signal. Nothing is lost if the future is dropped.
     pub(crate) async fn next(&mut self) -> Signal {
-        let Self { streams, echoes, clock } = self;
+        let Self { streams, echoes, is_at_once, clock } = self;
         std::future::poll_fn(|context| {
             for (signal, stream) in &mut *streams {
                 while let Poll::Ready(Some(())) = stream.poll_recv(context) {
-                    if !echoes.has(*signal, clock.now()) {
+                    let now = clock.now();
+                    if !echoes.has(*signal, now) {
+                        *is_at_once = echoes.is_at_once(*signal, now);
                         return Poll::Ready(*signal);
                     }
                 }
             }
+            echoes.quiet(clock.now());
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether the signal that came last is a TERM or INT that belongs to the one before it: some supervisors send both.
+    pub(crate) fn is_at_once(&self) -> bool {
+        self.is_at_once
     }
 
     /// The next signal that asks this process to end. Nothing is lost if the future is dropped.
@@ -127,21 +136,48 @@ pub(crate) fn asks_to_end(signal: Signal) -> bool {
 /// The signals that ask a process to end.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// When each signal that asks for the end was last taken for a request of its own.
+/// The latest of each signal that asks for the end, and of TERM and INT together, that was a request of its own.
 #[derive(Debug, Default)]
-struct Echoes([Option<Moment>; ENDING.len()]);
+struct Echoes {
+    each: [Option<Request>; ENDING.len()],
+    stop: Option<Request>,
+}
 
 impl Echoes {
     /// Whether this signal only repeats the one before it.
     fn has(&mut self, signal: Signal, now: Moment) -> bool {
-        let Some(latest) = ENDING.iter().position(|ending| *ending == signal).and_then(|at| self.0.get_mut(at)) else {
-            return false;
-        };
-        let is_echo = latest.is_some_and(|latest| now.since(latest) < ECHO);
-        if !is_echo {
-            *latest = Some(now);
+        let latest = ENDING.iter().position(|ending| *ending == signal).and_then(|at| self.each.get_mut(at));
+        latest.is_some_and(|latest| Request::is_repeated(latest, now))
+    }
+
+    /// Whether this TERM or INT belongs to the one before it.
+    fn is_at_once(&mut self, signal: Signal, now: Moment) -> bool {
+        [Signal::TERM, Signal::INT].contains(&signal) && Request::is_repeated(&mut self.stop, now)
+    }
+
+    /// Notes that nothing waits to be heard.
+    fn quiet(&mut self, now: Moment) {
+        for request in self.each.iter_mut().chain([&mut self.stop]).flatten() {
+            request.quiet.get_or_insert(now);
         }
-        is_echo
+    }
+}
+
+/// A signal that was taken for a request.
+#[derive(Debug, Default)]
+struct Request {
+    /// When nothing more was waiting: what was found before that may have come at any time since the signal.
+    quiet: Option<Moment>,
+}
+
+impl Request {
+    /// Whether a signal still belongs to the latest request; else it is the latest.
+    fn is_repeated(latest: &mut Option<Self>, now: Moment) -> bool {
+        let repeats = latest.as_ref().is_some_and(|latest| latest.quiet.is_none_or(|quiet| now.since(quiet) < ECHO));
+        if !repeats {
+            *latest = Some(Self::default());
+        }
+        repeats
     }
 }
 
@@ -165,9 +201,12 @@ fn is_ignored(mask: u64, signal: Signal) -> bool {
 mod tests {
     use super::*;
 
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(0) + Duration::from_millis(1_000 + ms)
+    }
+
     #[test]
     fn a_signal_that_comes_twice_at_once_is_one() {
-        let at = |ms: u64| Moment::from_nanos(0) + Duration::from_millis(1_000 + ms);
         let mut echoes = Echoes::default();
         for (signal, ms, is_echo) in [
             (Signal::TERM, 0, false),
@@ -176,12 +215,42 @@ mod tests {
             (Signal::HUP, 7, false),
             (Signal::USR1, 8, false),
             (Signal::USR1, 8, false),
-            (Signal::TERM, 99, true),
+            (Signal::TERM, 499, true),
             // Counted from the one that was taken, so that no stream of them is deaf for ever.
-            (Signal::TERM, 100, false),
-            (Signal::INT, 300, false),
+            (Signal::TERM, 500, false),
+            (Signal::INT, 1000, false),
         ] {
             assert_eq!(echoes.has(signal, at(ms)), is_echo, "{signal:?} after {ms} ms");
+            echoes.quiet(at(ms));
+        }
+    }
+
+    #[test]
+    fn what_waited_while_this_process_stood_still_came_at_once() {
+        let mut echoes = Echoes::default();
+        assert!(!echoes.has(Signal::TERM, at(0)) && !echoes.is_at_once(Signal::TERM, at(0)));
+        // Nothing has been looked for since.
+        assert!(echoes.has(Signal::TERM, at(3_000)));
+        assert!(!echoes.has(Signal::INT, at(3_001)) && echoes.is_at_once(Signal::INT, at(3_001)));
+        echoes.quiet(at(3_002));
+        assert!(echoes.has(Signal::TERM, at(3_501)));
+        assert!(!echoes.has(Signal::TERM, at(3_502)) && !echoes.is_at_once(Signal::TERM, at(3_502)));
+    }
+
+    #[test]
+    fn term_and_int_at_once_are_one_request() {
+        let mut echoes = Echoes::default();
+        for (signal, ms, is_at_once) in [
+            (Signal::TERM, 0, false),
+            (Signal::QUIT, 10, false),
+            (Signal::INT, 100, true),
+            // Counted from the first one.
+            (Signal::TERM, 500, false),
+            (Signal::INT, 700, true),
+            (Signal::INT, 1000, false),
+        ] {
+            assert_eq!(echoes.is_at_once(signal, at(ms)), is_at_once, "{signal:?} after {ms} ms");
+            echoes.quiet(at(ms));
         }
     }
 }

@@ -14,8 +14,8 @@ use leasehold::{Clock, Close, ErrorKind, Key, LockGuard, LockManager, LostReason
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-/// Long enough to be renewed in time on a busy machine, short enough to wait for three of them.
-const TTL: Duration = Duration::from_secs(3);
+/// Long enough to be renewed in time on a busy machine, short enough to wait for two of them.
+const TTL: Duration = Duration::from_secs(5);
 /// Five times and more of what anything here needs on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
@@ -33,14 +33,14 @@ fn on_a_thread_of_its_own(store: impl Store) -> LockManager {
     LockManager::builder(store).ttl(TTL).own_runtime(OwnRuntime::start().unwrap()).build().unwrap()
 }
 
-/// Blocks every worker of the runtime for three ttls; the barrier lets go when all are blocked.
+/// Blocks every worker of the runtime for two ttls; the barrier lets go when all are blocked.
 fn block(runtime: &Runtime) -> Arc<Barrier> {
     let blocked = Arc::new(Barrier::new(WORKERS + 1));
     for _ in 0..WORKERS {
         let blocked = Arc::clone(&blocked);
         runtime.spawn(async move {
             blocked.wait();
-            thread::sleep(3 * TTL);
+            thread::sleep(2 * TTL);
         });
     }
     blocked
@@ -51,7 +51,7 @@ fn others_meanwhile(store: &MemoryStore, guard: &LockGuard) -> bool {
     let runtime = current_thread();
     runtime.block_on(async {
         let others = LockManager::builder(store.clone()).build().unwrap();
-        let until = Clock::system().now() + 3 * TTL;
+        let until = Clock::system().now() + 2 * TTL;
         while Clock::system().now() < until {
             let other = others.lock("job").try_acquire().await.unwrap();
             if let Some(other) = other {
@@ -91,7 +91,7 @@ fn without_a_thread_of_its_own_it_is_lost_and_its_holder_is_told_the_truth() {
 
 #[test]
 fn work_that_blocks_its_only_thread_keeps_its_lease_or_is_told() {
-    let blocking = async |_| thread::sleep(2 * TTL);
+    let blocking = async |_| thread::sleep(3 * TTL / 2);
     let locks = on_a_thread_of_its_own(MemoryStore::new());
     let ran = current_thread().block_on(locks.with_lock("job", blocking)).unwrap();
     ran.release.unwrap();
@@ -103,7 +103,7 @@ fn work_that_blocks_its_only_thread_keeps_its_lease_or_is_told() {
     assert_eq!(ran.release.unwrap_err().kind(), ErrorKind::NotHeld);
 }
 
-/// Blocks for three ttls when a release was answered.
+/// Blocks for two ttls when a release was answered.
 #[derive(Debug)]
 struct Blocks(std::sync::mpsc::SyncSender<()>);
 
@@ -111,7 +111,7 @@ impl Observer for Blocks {
     fn observe(&self, event: &Event) {
         if matches!(event, Event::StoreCall(call) if call.operation == Operation::Release) {
             self.0.send(()).unwrap();
-            thread::sleep(3 * TTL);
+            thread::sleep(2 * TTL);
         }
     }
 }
@@ -130,7 +130,7 @@ fn an_observer_that_blocks_on_the_release_of_a_dropped_guard_costs_no_other_leas
     });
     drop(dropped);
     blocked.recv_timeout(SOON).unwrap();
-    thread::sleep(5 * TTL / 2);
+    thread::sleep(3 * TTL / 2);
     held.check().unwrap();
 }
 
@@ -141,7 +141,7 @@ fn the_guard_may_outlive_the_runtime_that_it_was_acquired_on() {
     let first = workers();
     let guard = first.block_on(locks.lock("job").acquire()).unwrap();
     first.shutdown_timeout(SOON);
-    thread::sleep(2 * TTL);
+    thread::sleep(3 * TTL / 2);
     guard.check().unwrap();
     // Given back there, although there is no runtime here.
     drop(guard);

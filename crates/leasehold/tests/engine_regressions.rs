@@ -58,7 +58,8 @@ async fn closing_while_another_thread_looks_for_what_is_due_ends_every_lease() {
     let manager = LockManager::builder(store.clone()).observer(observer).build().unwrap();
     let brief = manager.lock("brief").ttl(ms(300)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
     // Due 11 ms after the other one expires, so that one look takes both.
-    let renewed = manager.lock("renewed").ttl(ms(918)).try_acquire().await.unwrap().unwrap();
+    let lock = manager.lock("renewed").renew(Renew::Every(ms(306)));
+    let renewed = lock.try_acquire().await.unwrap().unwrap();
     tokio::task::spawn_blocking(move || at_loss.recv().unwrap()).await.unwrap();
     let closed = timeout(secs(10), manager.close(Close::Release)).await;
     go_on.send(()).unwrap();
@@ -354,7 +355,8 @@ fn an_extend_behind_a_renewal_on_a_runtime_that_stands_still_ends_by_the_deadlin
     let (still, other) = (runtime(), runtime());
     let guard = still.block_on(async {
         let manager = LockManager::new(store.clone());
-        let guard = manager.lock("k").ttl(ms(900)).try_acquire().await.unwrap().unwrap();
+        let lock = manager.lock("k").ttl(secs(6)).renew(Renew::Every(ms(300)));
+        let guard = lock.try_acquire().await.unwrap().unwrap();
         store.always(Operation::Extend, Fault::hang().silently());
         while store.calls(Operation::Extend) == 0 {
             sleep(ms(5)).await;
@@ -362,7 +364,7 @@ fn an_extend_behind_a_renewal_on_a_runtime_that_stands_still_ends_by_the_deadlin
         guard
     });
     store.heal();
-    let error = other.block_on(async { timeout(secs(5), guard.extend(ms(900))).await }).unwrap().unwrap_err();
+    let error = other.block_on(async { timeout(secs(30), guard.extend(secs(6))).await }).unwrap().unwrap_err();
     assert_eq!((error.kind(), error.lost_reason()), (ErrorKind::NotHeld, Some(LostReason::Expired)));
     drop((guard, still));
 }

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use self::bed::{Bed, Happened, Recorder, SECOND, Shaped, TTL, at_rest, key, ms};
 
 /// Long enough to be renewed in time on a busy machine, short enough to wait for a renewal.
-const REAL_TTL: Duration = Duration::from_secs(3);
+const REAL_TTL: Duration = Duration::from_secs(6);
 
 #[test]
 fn a_guard_dropped_after_its_runtime_does_not_panic_and_is_counted() {

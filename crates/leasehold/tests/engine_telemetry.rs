@@ -270,7 +270,7 @@ async fn an_observer_that_blocks_in_a_renewal_costs_no_lease() {
         |event: &Event| matches!(event, Event::StoreCall(call) if call.operation == Operation::Extend),
     ] {
         let (observer, let_go, _) = blocks(on);
-        let manager = LockManager::builder(MemoryStore::new()).ttl(secs(3)).observer(observer).build().unwrap();
+        let manager = LockManager::builder(MemoryStore::new()).ttl(secs(6)).observer(observer).build().unwrap();
         let brief = manager.lock("brief").ttl(ms(50)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
@@ -278,7 +278,7 @@ async fn an_observer_that_blocks_in_a_renewal_costs_no_lease() {
         }
         cases.push((manager, let_go, brief, guards));
     }
-    sleep(secs(4)).await;
+    sleep(secs(7)).await;
     for (manager, let_go, brief, guards) in cases {
         for guard in &guards {
             guard.check().unwrap();
@@ -296,7 +296,7 @@ async fn an_observer_that_blocks_in_a_renewal_costs_no_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_an_observer_blocks_holds_up_nobody_else() {
     let (observer, let_go, missed) = blocks(|event| matches!(event, Event::Acquired(it) if it.key.name() == "blocked"));
-    let manager = LockManager::builder(MemoryStore::new()).ttl(secs(3)).observer(observer).build().unwrap();
+    let manager = LockManager::builder(MemoryStore::new()).ttl(secs(6)).observer(observer).build().unwrap();
     let lock = manager.lock("blocked");
     let blocked = tokio::spawn(async move { lock.acquire().await });
     let held = manager.lock("held").try_acquire().await.unwrap().unwrap();
@@ -307,7 +307,7 @@ async fn a_call_that_an_observer_blocks_holds_up_nobody_else() {
     for _ in 0..3000 {
         manager.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
     }
-    sleep(secs(4)).await;
+    sleep(secs(7)).await;
     held.check().unwrap();
     assert!(!blocked.is_finished());
     drop(let_go);

@@ -6,8 +6,6 @@ use leasehold::LostReason;
 use leasehold::clock::Moment;
 use rustix::process::Signal;
 
-use crate::signals::ECHO;
-
 /// The longest grace after the store said that somebody else may hold the key.
 const GRACE_AFTER_LOSS: Duration = Duration::from_secs(1);
 
@@ -137,16 +135,13 @@ impl Plan {
     }
 
     /// What a signal that reached this process means for the group: itself, or KILL where patience was asked for
-    /// already.
-    pub(super) fn pass_on(&mut self, now: Moment, signal: Signal) -> Signal {
+    /// already. One that `is_at_once` with the one before it, as some supervisors send TERM and INT, asks for nothing more.
+    pub(super) fn pass_on(&mut self, now: Moment, signal: Signal, is_at_once: bool) -> Signal {
         if signal != Signal::TERM && signal != Signal::INT {
             return signal;
         }
         let patience = self.limits.kill_after.max(SHORTEST_PATIENCE);
-        let since = self.passed_on.map(|earlier| now.since(earlier));
-        // TERM and INT at once, as some supervisors send them, are one request.
-        let is_at_once = since.is_some_and(|since| since < ECHO);
-        let within_grace = since.is_some_and(|since| since < patience) && !is_at_once;
+        let within_grace = self.passed_on.is_some_and(|earlier| now.since(earlier) < patience) && !is_at_once;
         if !is_at_once {
             self.passed_on = Some(now);
         }
@@ -154,6 +149,7 @@ impl Plan {
             self.killed = true;
             return Signal::KILL;
         }
+        self.passed_on.get_or_insert(now);
         signal
     }
 
@@ -310,11 +306,11 @@ mod tests {
     #[test]
     fn a_second_term_within_the_grace_kills() {
         let mut plan = plan(5.0, None);
-        assert_eq!(plan.pass_on(at(1.0), Signal::USR1), Signal::USR1);
-        assert_eq!(plan.pass_on(at(1.0), Signal::INT), Signal::INT);
-        assert_eq!(plan.pass_on(at(7.0), Signal::INT), Signal::INT);
-        assert_eq!(plan.pass_on(at(7.05), Signal::TERM), Signal::TERM);
-        assert_eq!(plan.pass_on(at(8.0), Signal::USR1), Signal::USR1);
-        assert_eq!(plan.pass_on(at(9.0), Signal::TERM), Signal::KILL);
+        assert_eq!(plan.pass_on(at(1.0), Signal::USR1, false), Signal::USR1);
+        assert_eq!(plan.pass_on(at(1.0), Signal::INT, false), Signal::INT);
+        assert_eq!(plan.pass_on(at(7.0), Signal::INT, false), Signal::INT);
+        assert_eq!(plan.pass_on(at(7.05), Signal::TERM, true), Signal::TERM);
+        assert_eq!(plan.pass_on(at(8.0), Signal::USR1, false), Signal::USR1);
+        assert_eq!(plan.pass_on(at(9.0), Signal::TERM, false), Signal::KILL);
     }
 }

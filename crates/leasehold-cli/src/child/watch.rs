@@ -204,7 +204,7 @@ impl Job {
                     Signal::CONT if runs_on || guard.check().is_ok() => self.resume(),
                     Signal::CONT => {}
                     signal => {
-                        let signal = plan.pass_on(clock.now(), signal);
+                        let signal = plan.pass_on(clock.now(), signal, signals.is_at_once());
                         self.signal(signal, plan.lease_over());
                     }
                 },

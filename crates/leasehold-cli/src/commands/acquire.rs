@@ -9,6 +9,7 @@ use leasehold::{Close, ErrorKind, Lock, LockGuard, LockManager, OwnerToken, Rene
 use rustix::process::Pid;
 
 use self::answer::Answer;
+use self::ends::Renewals;
 pub(crate) use self::keeper::keep;
 use super::owner::{self, Keeper};
 use super::{block_on, busy, grace, run};
@@ -22,6 +23,7 @@ use crate::process;
 use crate::signals::Signals;
 
 mod answer;
+mod ends;
 mod front;
 mod keeper;
 mod told;
@@ -131,11 +133,11 @@ struct Taken {
 async fn leave_standing(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
     let (settings, request) = prepare(global, arguments)?;
     let mut signals = install()?;
-    let about = rustix::process::getppid();
+    let (about, renewals) = (rustix::process::getppid(), Renewals::default());
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(busy::interrupted(signal, request.name)),
-        manager = open(&settings, arguments, Renew::Off, about) => manager?,
+        manager = open(&settings, arguments, Renew::Off, about, &renewals) => manager?,
     };
     if manager.capabilities().expiry == Expiry::Session {
         return Err(ends_with_connection(&manager, &request));
@@ -247,6 +249,7 @@ async fn open(
     arguments: &Acquire,
     renew: Renew,
     about: Option<Pid>,
+    renewals: &Renewals,
 ) -> Result<LockManager, Failure> {
     let mut builder = settings.open().await?.renew(renew).margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
@@ -266,7 +269,7 @@ async fn open(
         info.command = about.and_then(process::program_of);
         builder.holder_info(info)
     };
-    settings.build(builder)
+    settings.build(builder.observer(renewals.clone()))
 }
 
 fn lock(manager: &LockManager, request: &Request<'_>) -> Lock {

@@ -182,7 +182,7 @@ fn a_store_that_does_not_answer_is_not_taken_for_a_busy_key() {
 #[test]
 fn a_late_release_does_not_touch_the_next_holder() {
     let place = Place::new();
-    place.run(["acquire", "k", "--ttl", "200ms", "--owner-file", "first"]).expect(0);
+    place.run(["acquire", "k", "--ttl", "3s", "--owner-file", "first"]).expect(0);
     place.run(["acquire", "k", "--ttl", "1m", "--owner-file", "second"]).expect(0);
     for command in ["release", "extend"] {
         let refused = place.run([command, "k", "--owner-file", "first"]).expect(79);

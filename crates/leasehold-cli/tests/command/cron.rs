@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use leasehold::schedule::Tick;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, full_pipe, is_running, wait_until};
+use crate::support::{Place, Running, full_pipe, handles_term, is_running, wait_until};
 
 /// A tick of this moment, as another scheduler would name it.
 fn now() -> String {
@@ -150,7 +150,7 @@ fn a_tick_whose_server_crashed_is_told_and_runs_again_if_that_is_asked_for() {
 #[test]
 fn a_tick_that_another_scheduler_names_is_told_what_was_lost() {
     let place = Place::new();
-    let options = ["--schedule", "* * * * * *", "--ttl", "2s", "--label", "team=night"];
+    let options = ["--schedule", "* * * * * *", "--ttl", "20s", "--label", "team=night"];
     let first = now();
     let crash = [&["cron", "report", "--tick", &first], &options[..], &["-c", "kill -KILL $PPID; exec sleep 60"]];
     place.run(crash.concat());
@@ -166,6 +166,7 @@ fn a_tick_that_another_scheduler_names_is_told_what_was_lost() {
             command.env("LEASEHOLD_LOST_TICKS", "those of another task");
             let ran = place.start(command).finish();
             assert!(ran.code() == 75 || ran.stdout == format!("[{told}]\n"), "{}{}", ran.stdout, ran.stderr);
+            std::thread::sleep(Duration::from_millis(200));
             ran.code() == 0
         });
     }
@@ -220,7 +221,7 @@ fn several_tasks_of_a_crontab() {
         assert!(refused.stderr.contains(words), "{}", refused.stderr);
     }
     let server = place.start(place.command(["cron", "--crontab", "five"]));
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until("it handles signals", || handles_term(server.pid()));
     end(vec![server]);
 }
 

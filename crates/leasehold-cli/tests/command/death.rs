@@ -115,12 +115,20 @@ fn a_key_that_was_taken_after_the_job_had_ended_is_no_loss() {
     let first = place.hold("k", &["--ttl", "50s", "--renew-every", "1s"], "exec sleep 60");
     first.signal(Signal::STOP);
     kill_process(place.pid("pid"), Signal::KILL).unwrap();
-    let second = place.start(place.command(["run", "k", "--", "sh", "-c", "touch second; sleep 5"]));
+    let second = place.start(place.command([
+        "run",
+        "k",
+        "--",
+        "sh",
+        "-c",
+        "touch second; while [ ! -e go ]; do sleep 0.02; done",
+    ]));
     wait_until("the second runs", || place.path("second").exists());
     first.signal(Signal::CONT);
     let finished = first.finish().expect(137);
     assert_eq!(finished.stderr, "");
     assert!(!place.is_free("k"));
+    fs::write(place.path("go"), "").unwrap();
     second.finish().expect(0);
 }
 
@@ -142,7 +150,7 @@ fn one_that_is_stopped_past_its_lease_is_stood_in_for() {
 #[test]
 fn a_loss_takes_what_has_left_the_group() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "2s", "--no-renew"], FAMILY);
+    let first = place.hold("k", &["--ttl", "8s", "--no-renew"], FAMILY);
     let family = family(&place);
     first.finish().expect(79);
     assert!(!family.into_iter().any(is_running));

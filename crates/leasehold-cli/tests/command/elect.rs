@@ -6,14 +6,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::{Place, Running, is_running, wait_until};
+use crate::support::{Place, Running, address_of_nobody, is_running, wait_until};
 
-const TTL: &str = "3s";
-
-/// An address that was free a moment ago.
-fn address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
+const TTL: &str = "6s";
 
 /// A replica whose job writes its pid to a file of this name.
 fn replica(place: &Place, name: &str, http: SocketAddr) -> Running {
@@ -37,7 +32,7 @@ fn ask(address: SocketAddr, path: &str) -> u16 {
 #[test]
 fn one_leads_and_the_other_follows_when_it_ends_or_dies() {
     for signal in [Signal::TERM, Signal::KILL] {
-        let (place, one, two) = (Place::new(), address(), address());
+        let (place, one, two) = (Place::new(), address_of_nobody(), address_of_nobody());
         let first = replica(&place, "first", one);
         let job = place.pid("first");
         wait_until("it says that it leads", || ask(one, "/leader") == 200);
@@ -62,7 +57,7 @@ fn one_leads_and_the_other_follows_when_it_ends_or_dies() {
 
 #[test]
 fn a_leader_that_lost_its_lease_stops_its_job_and_campaigns_again() {
-    let (place, http) = (Place::new(), address());
+    let (place, http) = (Place::new(), address_of_nobody());
     let replica = replica(&place, "job", http);
     let job = place.pid("job");
     wait_until("it leads", || ask(http, "/leader") == 200);
@@ -78,7 +73,7 @@ fn a_leader_that_lost_its_lease_stops_its_job_and_campaigns_again() {
 
 #[test]
 fn a_leader_that_was_stopped_past_its_lease_does_not_lead_when_it_goes_on() {
-    let (place, one, two) = (Place::new(), address(), address());
+    let (place, one, two) = (Place::new(), address_of_nobody(), address_of_nobody());
     let first = replica(&place, "first", one);
     let job = place.pid("first");
     wait_until("it leads", || ask(one, "/leader") == 200);
@@ -114,7 +109,7 @@ fn it_ends_with_its_command_and_with_its_code() {
 fn it_can_be_told_to_end_while_it_stands_by() {
     let place = Place::new();
     let holder = place.hold("leader", &["--ttl", TTL], "while [ ! -e go ]; do sleep 0.02; done");
-    let replica = replica(&place, "job", address());
+    let replica = replica(&place, "job", address_of_nobody());
     wait_until("it stands by", || replica.stderr().contains("on standby"));
     replica.signal(Signal::TERM);
     let ended = replica.finish().expect(143);

@@ -15,7 +15,9 @@ struct Hanging(Child);
 
 impl Hanging {
     fn new(place: &Place) -> Self {
-        std::fs::copy("/bin/true", place.path("hangs")).unwrap();
+        // By another process: see `as_nobody`.
+        let copied = Command::new("cp").arg("/bin/true").arg(place.path("hangs")).status().unwrap();
+        assert!(copied.success());
         let script = "use Fcntl; $SIG{IO} = 'IGNORE'; open(F, '+<', $ARGV[0]) or die; \
             fcntl(F, 1024, F_WRLCK) or die $!; print \"ready\\n\"; close STDOUT; sleep 100";
         let path = place.path("hangs");

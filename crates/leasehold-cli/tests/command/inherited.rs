@@ -55,7 +55,7 @@ fn blocked_signals_are_heard() {
 #[test]
 fn a_limit_of_file_sizes_does_not_leave_the_job_alone() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "2s"], "exec sleep 60");
+    let first = place.hold("k", &["--ttl", "6s"], "exec sleep 60");
     prlimit(Some(first.pid()), Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
     // Its messages cannot be written either.
     first.finish().expect(79);

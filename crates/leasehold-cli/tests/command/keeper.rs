@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::across::{owner_files, script};
-use crate::support::{BINARY, Place, full_pipe, is_running, proc_file, wait_until};
+use crate::support::{BINARY, Place, full_pipe, handles_term, is_running, proc_file, wait_until};
 
 const TAKE: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 1h --format shell) || exit; eval \"$out\"";
 
@@ -60,7 +60,7 @@ fn a_keeper_renews() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 2s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
+        "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
     );
     wait_until("it holds the key", || running.stdout() == "on\n");
     let fence = || {
@@ -69,7 +69,7 @@ fn a_keeper_renews() {
     };
     let first = fence().unwrap();
     // Longer than the lease stands without renewal.
-    place.run(["wait", "k", "--for", "change", "-w", "5s"]).expect(75);
+    place.run(["wait", "k", "--for", "change", "-w", "8s"]).expect(75);
     assert_eq!(fence(), Some(first));
 }
 
@@ -178,11 +178,7 @@ fn an_interrupted_resume_does_not_silence_the_keeper() {
     let occupied = rusqlite::Connection::open(place.path("leases.db")).unwrap();
     occupied.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut resume = place.start(place.command(["resume", "k", "--from", "own", "--", "true"]));
-    wait_until("it handles signals", || {
-        let status = std::fs::read_to_string(proc_file(resume.pid(), "status")).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default().trim();
-        u64::from_str_radix(caught, 16).is_ok_and(|caught| caught & (1 << 14) != 0)
-    });
+    wait_until("it handles signals", || handles_term(resume.pid()));
     // It is about to ask the store, which does not answer.
     std::thread::sleep(Duration::from_millis(300));
     resume.signal(Signal::TERM);

@@ -12,7 +12,7 @@ const WAIT_FOR_GO: &str = "touch second; while [ ! -e go ]; do sleep 0.02; done;
 /// and it is continued.
 fn a_late_release(job_has_ended: bool) {
     let place = Place::new();
-    let options = ["--ttl", "2s", "--renew-every", "500ms", "-k", "300ms"];
+    let options = ["--ttl", "6s", "--renew-every", "500ms", "-k", "300ms"];
     let first = place.hold("k", &options, "exec sleep 60");
     first.signal(Signal::STOP);
     if job_has_ended {
@@ -43,7 +43,7 @@ fn a_release_of_a_job_that_ended_during_a_stop() {
 #[test]
 fn a_release_after_running_on_without_a_lease() {
     let place = Place::new();
-    let options = ["--ttl", "1s", "--no-renew", "--on-lost", "continue"];
+    let options = ["--ttl", "4s", "--no-renew", "--on-lost", "continue"];
     let first = place.hold("k", &options, "while [ ! -e end ]; do sleep 0.02; done");
     let second = place.start(place.command(["run", "k", "-c", WAIT_FOR_GO]));
     wait_until("the second runs", || place.path("second").exists());

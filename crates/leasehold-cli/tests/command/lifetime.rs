@@ -17,15 +17,16 @@ const SHORT: [&str; 6] = ["--ttl", "6s", "--renew-every", "500ms", "-k", "500ms"
 #[test]
 fn a_lease_is_renewed_for_as_long_as_the_job_runs() {
     let place = Place::new();
-    let first = place.hold("k", &SHORT, "sleep 10");
+    let first = place.hold("k", &SHORT, "while [ ! -e go ]; do sleep 0.02; done");
     place.run(["run", "k", "-w", "7", "--", "true"]).expect(75);
+    fs::write(place.path("go"), "").unwrap();
     first.finish().expect(0);
 }
 
 #[test]
 fn a_lease_that_is_not_renewed_ends_the_job_before_it_ends() {
     let place = Place::new();
-    let finished = place.run(["run", "k", "--ttl", "1s", "--no-renew", "--", "sleep", "60"]).expect(79);
+    let finished = place.run(["run", "k", "--ttl", "5s", "--no-renew", "--", "sleep", "60"]).expect(79);
     for part in [
         "lost: the lease on \"k\" ends and is not renewed",
         "TERM sent to group",
@@ -41,7 +42,7 @@ fn a_lease_that_is_not_renewed_ends_the_job_before_it_ends() {
     assert!(finished.stderr.contains("nobody else could hold the key before"), "{}", finished.stderr);
     let stubborn = "trap '' TERM; sleep 60 & while :; do wait; done";
     let finished =
-        place.run(["run", "k", "-w", "30", "--ttl", "1s", "--no-renew", "--", "sh", "-c", stubborn]).expect(79);
+        place.run(["run", "k", "-w", "30", "--ttl", "5s", "--no-renew", "--", "sh", "-c", stubborn]).expect(79);
     assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
     assert_eq!(place.survivors(), []);
 }
@@ -114,7 +115,7 @@ fn a_job_that_became_another_user_is_not_said_to_be_stopped() {
     assert!(copied.success());
     let url = format!("sqlite://{}", place.path("home/leases.db").display());
     let script = "while [ ! -e go ]; do sleep 0.02; done";
-    let run = [&binary, "run", "k", "-s", &url, "--ttl", "2s", "--no-renew", "--"];
+    let run = [&binary, "run", "k", "-s", &url, "--ttl", "4s", "--no-renew", "--"];
     let job = ["./become", "--reuid", "0", "--regid", "0", "--clear-groups", "sh", "-c", script];
     let mut command = place.program(run.iter().chain(&job));
     command.uid(NOBODY).gid(NOBODY);

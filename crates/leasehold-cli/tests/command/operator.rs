@@ -84,12 +84,25 @@ fn old_leases_are_removed_by_prefix() {
     assert!(left.contains("other") && !left.contains("import"), "{left}");
 }
 
+/// What doctor says of a store in which nothing is wrong.
+pub(crate) fn healthy(place: &Place, options: &[&str]) -> Finished {
+    let doctor = || place.run([&["doctor"], options].concat());
+    for _ in 0..2 {
+        let finished = doctor();
+        // A machine that stands still for half a second is found to be slow.
+        if finished.code() != 1 {
+            return finished.expect(0);
+        }
+    }
+    doctor().expect(0)
+}
+
 #[test]
 fn a_healthy_store_has_nothing_to_complain_of() {
     let place = Place::new();
-    let healthy = place.run(["doctor"]).expect(0);
-    assert!(healthy.stdout.contains("ok    exclude") && !healthy.stdout.contains("fail"), "{}", healthy.stdout);
-    let json: Value = serde_json::from_str(&place.run(["doctor", "--json"]).expect(0).stdout).unwrap();
+    let told = healthy(&place, &[]).stdout;
+    assert!(told.contains("ok    exclude") && !told.contains("fail"), "{told}");
+    let json: Value = serde_json::from_str(&healthy(&place, &["--json"]).stdout).unwrap();
     assert_eq!(
         (&json["schema"], &json["worst"], &json["exit"]),
         (&"leasehold.doctor/1".into(), &"ok".into(), &0.into())
@@ -115,7 +128,7 @@ fn what_is_wrong_is_found_with_the_fix() {
     assert_eq!((&json["worst"], &json["exit"]), (&"fail".into(), &73.into()));
     place.run(["doctor", "-s", "sqlite:///no/such/place/x"]).expect(73);
     place.run(["doctor", "-s", "nosuch://x"]).expect(78);
-    place.run(["doctor"]).expect(0);
+    healthy(&place, &[]);
     let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::write(place.path("password"), "hunter2\n").unwrap();
     std::fs::set_permissions(place.path("password"), open.clone()).unwrap();

@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use crate::support::{Place, wait_until};
 
-const UNRENEWED: [&str; 5] = ["--ttl", "4s", "--no-renew", "-k", "2s"];
+/// Told when there was ample time to trap the signal.
+const UNRENEWED: [&str; 5] = ["--ttl", "8s", "--no-renew", "-k", "4s"];
 
 #[test]
 fn a_script_is_run_by_a_shell() {
@@ -35,18 +36,19 @@ fn input_may_be_nothing() {
 fn another_signal_may_tell_that_the_lease_is_lost() {
     let place = Place::new();
     let script = "trap 'echo USR1 >> got; exit 3' USR1; while :; do sleep 0.02; done";
-    for name in ["USR1", "sigusr1"] {
-        let on_lost = format!("signal:{name}");
-        let options = [&["run", "k", "--on-lost", &on_lost], &UNRENEWED[..], &["-c", script]].concat();
-        let finished = place.run(options).expect(79);
-        assert!(finished.stderr.contains("USR1 sent to group"), "{}", finished.stderr);
-    }
-    assert_eq!(place.read("got"), "USR1\nUSR1\n");
     // KILL at the lease's end holds all the same.
     let stubborn = "trap '' USR1; while :; do sleep 0.02; done";
-    let options = [&["run", "k", "--on-lost", "signal:USR1"], &UNRENEWED[..], &["-c", stubborn]].concat();
-    let finished = place.run(options).expect(79);
-    assert!(finished.stderr.contains("USR1 and KILL sent to group"), "{}", finished.stderr);
+    let started = [("USR1", script), ("sigusr1", script), ("USR1", stubborn)].map(|(name, script)| {
+        let key = format!("{name} {script}");
+        let on_lost = format!("signal:{name}");
+        place.start(place.command([&["run", &key, "--on-lost", &on_lost], &UNRENEWED[..], &["-c", script]].concat()))
+    });
+    let [one, other, stubborn] = started.map(|run| run.finish().expect(79).stderr);
+    for told in [one, other] {
+        assert!(told.contains("USR1 sent to group"), "{told}");
+    }
+    assert_eq!(place.read("got"), "USR1\nUSR1\n");
+    assert!(stubborn.contains("USR1 and KILL sent to group"), "{stubborn}");
     for wrong in ["", "signal", "signal:", "signal:NOPE", "kill", "signal:9"] {
         let finished = place.run(["run", "k", "--on-lost", wrong, "--", "true"]).expect(64);
         assert!(finished.stderr.contains("signal:NAME"), "{}", finished.stderr);
@@ -57,7 +59,7 @@ fn another_signal_may_tell_that_the_lease_is_lost() {
 fn a_job_may_run_on_without_its_lease_if_that_is_asked_for() {
     let place = Place::new();
     let script = "while [ ! -e go ]; do sleep 0.02; done; exit 5";
-    let options = [&["--on-lost", "continue", "--report", "report"], &UNRENEWED[..]].concat();
+    let options = ["--on-lost", "continue", "--report", "report", "--ttl", "4s", "--no-renew"];
     let first = place.hold("k", &options, script);
     // Somebody else gets the key meanwhile.
     let second =

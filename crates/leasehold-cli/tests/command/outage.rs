@@ -22,7 +22,8 @@ fn a_store_that_does_not_answer_is_not_a_busy_key() {
         let finished = place.run(arguments).expect(69);
         assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
         assert!(finished.stderr.contains("not started"), "{}", finished.stderr);
-        assert!(finished.stderr.contains("leases.db"), "{}", finished.stderr);
+        let reasons = ["leases.db", "no answer within "];
+        assert!(reasons.iter().any(|reason| finished.stderr.contains(reason)), "{}", finished.stderr);
     }
     assert!(!place.path("ran").exists());
 }
@@ -36,11 +37,13 @@ fn a_lease_that_cannot_be_renewed_stops_the_job_before_it_ends() {
     for part in [
         "lost: the lease on \"k\" could not be renewed; TERM sent to group ",
         " failed since ",
-        "leases.db is busy",
         "nobody else could hold the key before ",
     ] {
         assert!(finished.stderr.contains(part), "{part} is not in\n{}", finished.stderr);
     }
+    // Whichever gives up first.
+    let reasons = ["leases.db is busy", "no answer within "];
+    assert!(reasons.iter().any(|reason| finished.stderr.contains(reason)), "{}", finished.stderr);
     assert_eq!(place.survivors(), []);
     drop(occupied);
     place.run(["run", "k", "-w", "50", "--", "true"]).expect(0);

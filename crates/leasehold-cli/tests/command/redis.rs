@@ -1,11 +1,11 @@
 //! A store behind a network: what the command makes of it, and what it never shows.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use leasehold::testkit::{Proxy, Server};
 
-use crate::support::{Place, wait_until};
+use crate::support::{Place, address_of_nobody, wait_until};
 
 const SECRET: &str = "hunter2";
 
@@ -49,7 +49,7 @@ fn a_key_is_held_shown_and_given_back() {
 fn each_refusal_has_its_code() {
     let (place, server) = (Place::new(), server());
     let address = server.address();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = address_of_nobody();
     for (url, code, words) in [
         (format!("redis://{address}"), 77, "name a user and a password"),
         (format!("redis://:hunter22@{address}"), 77, "check the user name"),

@@ -42,7 +42,7 @@ fn a_job_takes_a_lease_on_from_its_keeper() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 2s --format shell) || exit; eval \"$out\"
+        "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"
          leasehold resume k -- sleep 3; echo $?",
     );
     assert_eq!(running.finish().expect(0).stdout, "0\n");

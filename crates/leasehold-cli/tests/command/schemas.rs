@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::operator::healthy;
 use crate::support::{BINARY, Place};
 
 const MANUAL: &str = include_str!("../../../../docs/cli.md");
@@ -104,7 +105,7 @@ fn what_programs_read_is_what_the_manual_shows() {
     let (holders, holder) = (under(".holders[]"), under(".holder"));
     manual.check(&place.run(["list", "--json"]).expect(0).stdout, &holders);
     manual.check(&place.run(["force-release", "k", "--yes", "--reason", "r", "--json"]).expect(0).stdout, &holder);
-    manual.is(&place.run(["doctor", "--json"]).expect(0).stdout);
+    manual.is(&healthy(&place, &["--json"]).stdout);
     manual.is(&place.run(["bench", "--count", "2", "--json"]).expect(0).stdout);
     manual.is(&place.run(["stores", "--json"]).expect(0).stdout);
     manual.is(&place.run(["version", "--json"]).expect(0).stdout);
@@ -124,7 +125,7 @@ fn what_run_reports_is_what_the_manual_shows() {
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));
     manual.is(&place.read("report"));
-    let lost = format!("{BINARY} run k --ttl 2s --no-renew --status-fd 3 -- sleep 60 3>status");
+    let lost = format!("{BINARY} run k --ttl 4s --no-renew --status-fd 3 -- sleep 60 3>status");
     place.start(place.program(["sh", "-c", &lost])).finish().expect(79);
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));

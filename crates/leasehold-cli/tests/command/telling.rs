@@ -69,7 +69,7 @@ fn the_report_tells_whose_code_it_is() {
     is(&told(&["--", "true"], 0), "ran", "child");
     is(&told(&["-c", "kill -9 $$"], 137), "ran", "child");
     is(&told(&["--max-runtime", "100ms", "--", "sleep", "60"], 124), "timeout", "lock");
-    let lost = told(&["--ttl", "500ms", "--no-renew", "--", "sleep", "60"], 79);
+    let lost = told(&["--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79);
     is(&lost, "lost", "lock");
     assert!(lost.2["held_ms"].as_u64().unwrap() > 0);
     let missing = told(&["--", "no-such-program"], 127);
@@ -77,7 +77,7 @@ fn the_report_tells_whose_code_it_is() {
     assert!(missing.2["error"].as_str().unwrap().contains("no-such-program"));
     is(&told(&["-s", "nosuch:", "--", "true"], 78), "error", "lock");
     is(&told(&["--ttl", "0", "--", "true"], 65), "error", "lock");
-    let renewed = told(&["--ttl", "3s", "--renew-every", "50ms", "--", "sleep", "0.5"], 0);
+    let renewed = told(&["--ttl", "10s", "--renew-every", "50ms", "--", "sleep", "1"], 0);
     assert!(renewed.2["renewals"].as_u64().unwrap() > 0);
     let first = place.hold("k", &[], "sleep 60");
     let busy = told(&["-n", "--", "true"], 75);
@@ -112,7 +112,7 @@ fn a_report_that_cannot_be_written_is_refused_before_anything_runs() {
 #[test]
 fn the_status_lines_have_this_form() {
     let place = Place::new();
-    let script = format!("{BINARY} run k --namespace n --ttl 3s --status-fd 7 -c 'env | grep STATUS_FD' 7> status");
+    let script = format!("{BINARY} run k --namespace n --ttl 1m --status-fd 7 -c 'env | grep STATUS_FD' 7> status");
     let finished = place.start(place.program(["sh", "-c", &script])).finish().expect(0);
     assert_eq!(finished.stdout, "LEASEHOLD_STATUS_FD=7\n");
     let mut told = objects(&place.read("status"));
@@ -129,7 +129,7 @@ fn the_status_lines_have_this_form() {
         [
             json!({
                 "schema": "leasehold.status/1", "event": "acquired", "time": null, "key": "k", "namespace": "n",
-                "fencing": null, "waited_ms": null, "ttl_ms": 3000,
+                "fencing": null, "waited_ms": null, "ttl_ms": 60000,
             }),
             json!({
                 "schema": "leasehold.status/1", "event": "ended", "time": null, "key": "k", "namespace": "n",
@@ -144,7 +144,7 @@ fn the_status_lines_have_this_form() {
 fn the_status_is_told_as_it_happens() {
     let place = Place::new();
     let (reader, writer) = std::io::pipe().unwrap();
-    let mut command = place.command(["run", "k", "--ttl", "2s", "--renew-every", "100ms", "--status-fd", "0"]);
+    let mut command = place.command(["run", "k", "--ttl", "6s", "--renew-every", "100ms", "--status-fd", "0"]);
     command.args(["--", "sh", "-c", "while [ ! -e go ]; do sleep 0.02; done; exec sleep 60"]);
     command.stdin(Stdio::from(writer));
     let running = place.start(command);
@@ -172,7 +172,7 @@ fn the_status_is_told_as_it_happens() {
 fn a_reader_of_the_status_that_does_not_read_costs_nothing() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
-    let arguments = ["run", "k", "--ttl", "2s", "--renew-every", "100ms", "--status-fd", "0", "--", "sleep", "3"];
+    let arguments = ["run", "k", "--ttl", "4s", "--renew-every", "100ms", "--status-fd", "0", "--", "sleep", "5"];
     let mut command = place.command(arguments);
     command.stdin(Stdio::from(writer));
     place.start(command).finish().expect(0);
@@ -208,7 +208,7 @@ fn messages_may_be_objects() {
         (&["run", "k2", "--", "no-such-program"], 127, "error", "cannot run \"no-such-program\""),
         (&["run", "k2", "-v", "--", "true"], 0, "info", "acquired \"k2\""),
         (&["run", "k2", "-s", "noop:", "--", "true"], 0, "warning", "excludes nobody"),
-        (&["run", "k2", "--ttl", "500ms", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
+        (&["run", "k2", "--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
         (&["list", "-s", "nosuch:"], 78, "error", "unknown store"),
     ] {
         let finished = place.run([arguments[0], "--log-format", "json"].iter().chain(&arguments[1..])).expect(code);

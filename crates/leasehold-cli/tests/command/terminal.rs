@@ -23,6 +23,13 @@ fn is_stopped(process: Pid) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
 }
 
+/// Whether the group of a process is in the foreground of its terminal.
+fn has_terminal(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(proc_file(process, "stat")).unwrap_or_default();
+    let fields: Vec<_> = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' ').collect()).unwrap_or_default();
+    fields.len() > 5 && fields[5] == fields[2]
+}
+
 /// The parent of a process.
 fn parent(process: Pid) -> Pid {
     let stat = std::fs::read_to_string(proc_file(process, "stat")).unwrap();
@@ -194,7 +201,7 @@ fn one_that_is_continued_in_the_background_takes_the_terminal_only_in_the_foregr
     terminal.type_in("echo sh''ell\n");
     terminal.expect("shell");
     terminal.type_in("fg\n");
-    terminal.expect("fg\r\n");
+    wait_until("it has the terminal", || has_terminal(parent(job)));
     terminal.type_in(INTERRUPT);
     terminal.type_in("echo code=$?\n");
     terminal.expect("code=130");

@@ -126,7 +126,7 @@ fn a_killed_keeper_is_noticed(site: &Site) {
 }
 
 fn a_release_of_what_is_gone_touches_nobody_else(site: &Site) {
-    site.run(["acquire", "k", "--ttl", "200ms", "--owner-file", "first"]).expect(0);
+    site.run(["acquire", "k", "--ttl", "3s", "--owner-file", "first"]).expect(0);
     site.run(["acquire", "k", "--ttl", "1m", "--owner-file", "second"]).expect(0);
     for command in ["release", "extend"] {
         let refused = site.run([command, "k", "--owner-file", "first"]).expect(79);

@@ -52,7 +52,7 @@ fn one_that_is_killed_leaves_nothing_but_its_ttl(site: &Site) {
 }
 
 fn one_that_was_stopped_for_too_long_is_over(site: &Site) {
-    let first = site.hold("k", &["--ttl", "2s"], "trap '' TERM; while :; do sleep 0.02; done");
+    let first = site.hold("k", &["--ttl", "6s"], "trap '' TERM; while :; do sleep 0.02; done");
     first.signal(Signal::STOP);
     site.run(["run", "k", "-w", "60", "--", "true"]).expect(0);
     assert_eq!(site.survivors().iter().filter(|pid| **pid == site.pid("pid")).count(), 0, "the job lives");
@@ -63,7 +63,7 @@ fn one_that_was_stopped_for_too_long_is_over(site: &Site) {
 }
 
 fn what_comes_late_takes_nothing(site: &Site) {
-    let first = site.hold("k", &["--ttl", "2s"], "exec sleep 60");
+    let first = site.hold("k", &["--ttl", "6s"], "exec sleep 60");
     first.signal(Signal::STOP);
     site.run(["acquire", "k", "-w", "60", "--ttl", "1m", "--owner-file", "own"]).expect(0);
     first.signal(Signal::CONT);

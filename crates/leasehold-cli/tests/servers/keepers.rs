@@ -22,7 +22,7 @@ on_sessions! {
 pub(crate) const KEEP: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 1h --format shell) || exit; eval \"$out\"";
 
 /// So that what is told by no server is found out soon.
-const KEEP_BRIEFLY: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 3s --format shell) || exit; eval \"$out\"";
+const KEEP_BRIEFLY: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"";
 
 /// The keepers of a site that run.
 pub(crate) fn keepers(site: &Site) -> Vec<Pid> {
@@ -55,7 +55,7 @@ fn a_script_is_told_before_its_lease_ends(site: &Site) {
     let proxy = Proxy::start(site.server().address()).unwrap();
     let cut = site.url_at(proxy.address());
     let running = site.script(&format!(
-        "out=$(leasehold acquire k -s '{cut}' --keeper=$$ --ttl 3s --format shell) || exit; eval \"$out\"; {TRAPPED}"
+        "out=$(leasehold acquire k -s '{cut}' --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"; {TRAPPED}"
     ));
     wait_until("it holds the key", || site.path("on").exists());
     proxy.hold();
@@ -85,11 +85,11 @@ fn a_script_is_told_again_after_a_recovery(site: &Site) {
     wait_until("it is told that the lease ends", || site.read("told").lines().count() == 1);
     proxy.heal();
     wait_until("the lease is renewed", || {
-        let shown: serde_json::Value = serde_json::from_str(&site.run(["show", "k", "--json"]).stdout).unwrap();
-        shown["holders"][0]["remaining_ms"].as_u64().unwrap() > 15_000
+        // Nothing is shown if a busy server does not answer in time.
+        let shown: serde_json::Value =
+            serde_json::from_str(&site.run(["show", "k", "--json"]).stdout).unwrap_or_default();
+        shown["holders"][0]["remaining_ms"].as_u64().is_some_and(|remaining| remaining > 15_000)
     });
-    // The keeper is to know it, too.
-    std::thread::sleep(std::time::Duration::from_millis(500));
     site.run(["force-release", "k", "--yes"]).expect(0);
     wait_until("it is told of the loss", || site.read("told").lines().count() == 2);
     std::fs::write(site.path("go"), "").unwrap();
@@ -99,7 +99,7 @@ fn a_script_is_told_again_after_a_recovery(site: &Site) {
 fn a_script_may_be_told_otherwise(site: &Site) {
     for (option, code) in [("signal:USR1", 8), ("continue", 7)] {
         let running = site.script(&format!(
-            "trap 'exit 8' USR1; out=$(leasehold acquire k --keeper=$$ --ttl 3s --on-lost {option}) || exit; touch on
+            "trap 'exit 8' USR1; out=$(leasehold acquire k --keeper=$$ --ttl 6s --on-lost {option}) || exit; touch on
              for _ in $(seq 1000); do [ ! -e go ] || exit 7; sleep 0.02; done"
         ));
         wait_until("it holds the key", || site.path("on").exists());

@@ -17,7 +17,7 @@ use crate::support::{Running, wait_until};
 on_servers! { no_two_jobs_of_a_key_live_at_a_time }
 
 /// Cuts on each store, if nothing else was said.
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 /// Rounds at a time.
 const WIDTH: usize = 3;
@@ -86,7 +86,7 @@ impl<'a> Round<'a> {
         }
         let seconds: Vec<_> = (0..JOBS.len()).map(|key| self.second(key)).collect();
         // In line, at any moment between two renewals.
-        thread::sleep(Duration::from_millis(fastrand::u64(100..500)));
+        thread::sleep(Duration::from_millis(fastrand::u64(100..1200)));
         self.cut();
         let ended: Vec<_> = firsts.into_iter().map(Running::finish).collect();
         for first in &ended {
@@ -131,7 +131,7 @@ impl<'a> Round<'a> {
         let job = format!("'{}' --exact links::beat --ignored -q >/dev/null", test.display());
         let (name, url) = (self.name(key), self.site.url_at(self.proxy.address()));
         let mut command =
-            self.site.command(["run", &name, "-s", &url, "--ttl", "1s", "-c", &JOBS[key].replace("JOB", &job)]);
+            self.site.command(["run", &name, "-s", &url, "--ttl", "3s", "-c", &JOBS[key].replace("JOB", &job)]);
         command.env(BEAT, self.site.path(&format!("{name}.beat")));
         self.site.start(command)
     }

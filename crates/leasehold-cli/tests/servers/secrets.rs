@@ -113,7 +113,7 @@ fn the_owner_token_shows_nowhere(site: &Site) {
     shown.run(site, &["force-release", "k", "--yes", "--json"]);
     shown.add(site.read("report") + &kept.stdout() + &kept.stderr());
     for keeper in keepers(site) {
-        rustix::process::kill_process(keeper, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(keeper, rustix::process::Signal::TERM).ok();
     }
     is_complete(site, &shown.commands);
     let text = String::from_utf8_lossy(&shown.text);

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{PipeReader, PipeWriter};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -127,10 +129,12 @@ impl Place {
     }
 
     pub(crate) fn is_free(&self, key: &str) -> bool {
-        match self.run(["show", key]).code() {
+        // A server that writes its log to a busy disk may not answer in time.
+        let look = (0..5).map(|_| self.run(["show", key])).find(|look| look.code() != 69).unwrap();
+        match look.code() {
             0 => false,
             1 => true,
-            code => panic!("show: {code}"),
+            code => panic!("show: {code}: {}", look.stderr),
         }
     }
 
@@ -276,6 +280,25 @@ fn wait_within(patience: Duration, what: &str, mut condition: impl FnMut() -> bo
 pub(crate) fn is_running(pid: Pid) -> bool {
     let stat = fs::read_to_string(proc_file(pid, "stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with(['Z', 'X']))
+}
+
+/// Whether a process has a handler for TERM: until then it would die of one.
+#[allow(dead_code, reason = "not every test signals what has just been started")]
+pub(crate) fn handles_term(pid: Pid) -> bool {
+    let status = fs::read_to_string(proc_file(pid, "status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default().trim();
+    u64::from_str_radix(caught, 16).is_ok_and(|caught| caught & (1 << 14) != 0)
+}
+
+/// An address of nobody, whose port no other process is given either: a socket that does not listen is bound to it for
+/// as long as the tests run. Who is told of it can listen there.
+pub(crate) fn address_of_nobody() -> SocketAddr {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::mem::forget(socket);
+    address
 }
 
 /// A file of a process under `/proc`.

@@ -8,13 +8,13 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use clap::Parser;
 use leasehold::{Close, LeaseHandle, LockManager, LostReason, Renew};
 use rustix::process::Pid;
 
 use super::answer::Answer;
+use super::ends::{Ends, Renewals};
 use super::told::{self, Cause};
 use super::{Request, Taken, busy_code, install, lock, open, prepare, take};
 use crate::cli::{Acquire, Cli, Command, Global, LogFormat};
@@ -28,9 +28,6 @@ use crate::signals::{self, Signals};
 
 /// The hidden subcommand.
 pub(super) const NAME: &str = "__keep";
-
-/// How often a lease is looked at that could not be renewed.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What this process is if it was started as a keeper; answers with its exit code.
 pub(crate) fn keep() -> Option<u8> {
@@ -93,10 +90,11 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         Failure::new(exit::USAGE, format!("there is no process {id} to keep the lease for: {error}: check --keeper"))
     })?;
     let (settings, request) = prepare(global, arguments)?;
+    let renewals = Renewals::default();
     let manager = tokio::select! {
         biased;
         _ = front.word() => return Ok(exit::DONE),
-        manager = open(&settings, arguments, Renew::Automatic, Some(watched)) => manager?,
+        manager = open(&settings, arguments, Renew::Automatic, Some(watched), &renewals) => manager?,
     };
     let lock = lock(&manager, &request);
     let keeper = lock.key().ok().and_then(Keeper::this);
@@ -115,7 +113,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
         // This process may have stood still since the grant.
         Ok(Step::Taken(taken)) => match taken.guard.check() {
             Ok(()) => {
-                keep_for(&manager, &request, taken, front, &process, &mut signals).await;
+                keep_for(&manager, &request, taken, &renewals, front, &process, &mut signals).await;
                 Ok(exit::DONE)
             }
             Err(error) => Err(settings.failure(&error).note("nothing is held")),
@@ -138,6 +136,7 @@ async fn keep_for(
     manager: &LockManager,
     request: &Request<'_>,
     taken: Taken,
+    renewals: &Renewals,
     front: &Front,
     process: &Watched,
     signals: &mut Signals,
@@ -171,7 +170,7 @@ async fn keep_for(
         // The script's output would stay open, and whoever reads it wait for its end.
         told::detach().ok();
         rustix::process::chdir("/").ok();
-        stand(request, &lease, process, signals, is_expected).await;
+        stand(request, &lease, renewals, process, signals, is_expected).await;
     }
     guard.release().await.ok();
     drop(secret);
@@ -181,14 +180,14 @@ async fn keep_for(
 async fn stand(
     request: &Request<'_>,
     lease: &LeaseHandle,
+    renewals: &Renewals,
     process: &Watched,
     signals: &mut Signals,
     mut is_expected: bool,
 ) {
     let grace = Room::new(lease.ttl(), Renew::Automatic).grace(None).unwrap_or_default();
-    let mut is_told = false;
+    let mut ends = Ends::new(lease, grace, renewals);
     loop {
-        let turn = async { if is_told { recovery(lease, grace).await } else { ending(lease, grace).await } };
         tokio::select! {
             biased;
             signal = signals.next() => match signal {
@@ -197,39 +196,14 @@ async fn stand(
                 _ => {}
             },
             () = process.ended() => return,
-            reason = lease.lost() => {
-                let is_taken_on = is_expected && reason == LostReason::NotHeld;
-                if !is_told && !is_taken_on {
-                    told::tell(request, process, Cause::Lost(reason));
-                }
-                return;
-            }
-            () = turn => {
-                is_told = !is_told;
-                if is_told {
-                    told::tell(request, process, Cause::Ending);
-                }
-            }
+            end = ends.next() => match end {
+                Some(Cause::Ending) => told::tell(request, process, Cause::Ending),
+                // It was taken on.
+                Some(Cause::Lost(LostReason::NotHeld)) if is_expected => return,
+                Some(lost) => return told::tell(request, process, lost),
+                None => return,
+            },
         }
-    }
-}
-
-/// Resolves when the lease ends within the grace, because renewals have failed.
-async fn ending(lease: &LeaseHandle, grace: Duration) {
-    loop {
-        let left = lease.remaining().saturating_sub(grace);
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left).await;
-    }
-}
-
-/// Resolves when the lease stands beyond the grace again, because a renewal has been confirmed late. What happens after
-/// that is another end, of which the process is told again.
-async fn recovery(lease: &LeaseHandle, grace: Duration) {
-    while lease.remaining() <= grace {
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -3,6 +3,7 @@
 use store_tests::{Pooler, Table, run};
 
 use super::examine;
+use crate::support::address_of_nobody;
 
 /// Has statements carried out in a database.
 fn change(table: &Table, statements: &str) {
@@ -81,8 +82,6 @@ fn whoever_does_not_get_in_is_told_why() {
     let nobody = table.url().replace("postgres@", "nosuchrole@");
     examine(&nobody, &[], 77).finds("fail", "check the user name", "rights");
     examine(&format!("{}x", table.url()), &[], 77).finds("fail", "name a database", "the server");
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let nowhere = table.url_at(listener.local_addr().unwrap());
-    drop(listener);
+    let nowhere = table.url_at(address_of_nobody());
     examine(&nowhere, &[], 69).finds("fail", "refused", "see that the store runs");
 }

@@ -4,6 +4,7 @@ use leasehold::testkit::Server;
 use store_tests::{ask, patiently, redis};
 
 use super::examine;
+use crate::support::address_of_nobody;
 
 fn url(server: &Server) -> String {
     format!("redis://{}", server.address())
@@ -11,8 +12,7 @@ fn url(server: &Server) -> String {
 
 /// The address of nobody.
 fn nowhere() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("redis://{}", listener.local_addr().unwrap())
+    format!("redis://{}", address_of_nobody())
 }
 
 #[test]

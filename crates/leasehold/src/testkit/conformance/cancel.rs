@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::bench::{Bench, Client, LONG, owner};
 use super::{Failure, Outcome};
+use crate::error::ErrorKind;
 use crate::store::Claim;
 use crate::types::{Key, OwnerToken};
 
@@ -87,9 +88,16 @@ async fn ask_and_drop(client: &Client, key: &Key, owner: &OwnerToken, index: usi
 
 async fn undo(client: &Client, key: &Key, owner: &OwnerToken) -> Outcome {
     let mut pauses = UNDO_AGAIN.into_iter();
-    while !client.release(key, owner).await? {
-        let Some(pause) = pauses.next() else { break };
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+    loop {
+        let undone = match client.release(key, owner).await {
+            // So many at a time may take a store that waits for several servers longer than it waits.
+            Err(error) if [ErrorKind::Unavailable, ErrorKind::Indeterminate].contains(&error.kind()) => Err(error),
+            answer => Ok(answer?),
+        };
+        match (undone, pauses.next()) {
+            (Ok(true), _) | (Ok(false), None) => return Ok(()),
+            (Err(error), None) => return Err(error.into()),
+            (_, Some(pause)) => tokio::time::sleep(Duration::from_millis(pause)).await,
+        }
     }
-    Ok(())
 }

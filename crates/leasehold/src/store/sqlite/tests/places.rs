@@ -185,10 +185,7 @@ async fn another_user_is_refused_with_advice() {
     }
     let (directory, path) = scratch();
     SqliteStore::open(&path).await.unwrap().close().await.unwrap();
-    // The build directory may be closed to others.
-    let program = directory.path().join("program");
-    fs::copy(env::current_exe().unwrap(), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = super::sharing::program(directory.path());
     for (directory_mode, file_mode) in [(0o755, 0o600), (0o755, 0o644), (0o777, 0o444), (0o755, 0o666)] {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(directory_mode)).unwrap();
         for name in files(directory.path()).into_iter().filter(|name| name != "program") {

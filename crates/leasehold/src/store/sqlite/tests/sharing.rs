@@ -9,9 +9,12 @@ const USERS: [u32; 2] = [61_001, 61_002];
 const GROUP: u32 = 61_000;
 
 /// A copy of this program that others may execute, because the build directory may be closed to them.
-fn program(directory: &Path) -> PathBuf {
+pub(super) fn program(directory: &Path) -> PathBuf {
     let program = directory.join("program");
-    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a file that this one has open for writing may be inherited by what another test starts, and
+    // could not be executed meanwhile.
+    let copied = Command::new("cp").arg(env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     program
 }
