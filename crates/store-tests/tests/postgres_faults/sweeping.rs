@@ -7,7 +7,10 @@ use leasehold::testkit::{Accident, Proxy};
 use store_tests::{Table, run};
 use tokio_postgres::Client;
 
-use crate::setting::{LONG, manager, until};
+use crate::setting::{LONG, manager, until_within};
+
+/// When grants are followed by a sweep is left to chance: far more than it takes.
+const AT_LAST: Duration = Duration::from_secs(150);
 
 /// Rows of yesterday, rows that are not old enough, and marks of waiters.
 const ROWS: &str = "INSERT INTO leasehold \
@@ -38,7 +41,7 @@ fn rows_of_yesterday_go_and_others_stay() {
         let (locks, client) = (manager(&table.url(), LONG).await, table.client().await);
         client.batch_execute(ROWS).await.unwrap();
         let held = locks.lock("held").try_acquire().await.unwrap().unwrap();
-        until("the old rows are gone", async || {
+        until_within(AT_LAST, "the old rows are gone", async || {
             some_grants(&locks).await;
             left(&client, "old", "leasehold").await + left(&client, "old", "leasehold_waits").await == 0
         })
@@ -59,7 +62,7 @@ fn rows_go_without_the_table_of_waiters_and_over_the_same_connections() {
             WHERE application_name = 'leasehold' AND datname = current_database()";
         let sessions = async || client.query_one(statement, &[]).await.unwrap().get::<_, Vec<i32>>(0);
         let before = sessions().await;
-        until("the old rows are gone", async || {
+        until_within(AT_LAST, "the old rows are gone", async || {
             some_grants(&locks).await;
             left(&client, "old", "leasehold").await == 0
         })
@@ -92,7 +95,7 @@ fn a_sweep_that_ends_with_its_runtime_is_not_the_last_one() {
                 };
                 tokio::select! {
                     () = granting => {}
-                    () = until("a sweep is under way", async || proxy.pending() == 0) => {}
+                    () = until_within(AT_LAST, "a sweep is under way", async || proxy.pending() == 0) => {}
                 }
                 store
             });
@@ -101,7 +104,7 @@ fn a_sweep_that_ends_with_its_runtime_is_not_the_last_one() {
         });
         let (store, _proxy) = ended.await.unwrap();
         let locks = LockManager::builder(store).ttl(LONG).build().unwrap();
-        until("the old rows are gone", async || {
+        until_within(AT_LAST, "the old rows are gone", async || {
             some_grants(&locks).await;
             left(&client, "old", "leasehold").await == 0
         })
