@@ -269,7 +269,7 @@ impl Table {
     pub async fn at_rest(&self, managers: &[LockManager]) {
         let client = self.client().await;
         let statement = "SELECT count(*) FROM leasehold WHERE owner <> '' AND expires > clock_timestamp()";
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             let held: i64 = client.query_one(statement, &[]).await.expect("the table is there").get(0);
             if held == 0 && managers.iter().all(|manager| Residue::of(manager).is_none()) {
                 return;

@@ -13,7 +13,7 @@ on_every_server! {
 
 async fn a_holder_that_woke_up_late_changes_nothing(site: Site) {
     let locks = site.manager().await;
-    let lock = locks.lock("page").ttl(Duration::from_secs(3)).renew(Renew::Off);
+    let lock = locks.lock("page").ttl(Duration::from_secs(60)).renew(Renew::Off);
     let early = lock.acquire().await.unwrap().fencing_token().unwrap();
     // The guard was dropped; its holder goes on all the same, as one that was stopped would.
     let late = lock.acquire().await.unwrap().fencing_token().unwrap();

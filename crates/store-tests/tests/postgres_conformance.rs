@@ -156,8 +156,9 @@ impl Fixture for Failing {
         }
     }
 
+    /// Such a store sets its own limits by it, also while the place is not out.
     fn ttl(&self) -> Duration {
-        TTL
+        3 * TTL
     }
 
     async fn outage(&self) -> Option<Outage> {

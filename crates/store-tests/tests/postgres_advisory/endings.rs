@@ -16,9 +16,13 @@ fn a_session_that_the_server_ends_is_a_loss_at_once_and_stops_the_work() {
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
         let idle = locks.lock("work");
         let client = table.client().await;
-        let work = idle.run(async |_| std::future::pending::<()>().await);
+        let (began, has_begun) = tokio::sync::oneshot::channel();
+        let work = idle.run(async |_| {
+            began.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
         let end = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            has_begun.await.unwrap();
             client.query(&format!("SELECT pg_terminate_backend(pid) {STORES}"), &[]).await.unwrap();
         };
         let (stopped, ()) = soon("the work is stopped", async { tokio::join!(work, end) }).await;
@@ -104,10 +108,10 @@ fn a_restart_frees_all_locks_and_tokens_go_on() {
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn no_limit_for_idle_sessions_ends_a_lock() {
     run(async {
-        let table = Table::alone(&["-c", "idle_session_timeout=300ms"]);
+        let table = Table::alone(&["-c", "idle_session_timeout=1s"]);
         let locks = manager(&table.url()).await;
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
         guard.check().unwrap();
         assert!(manager(&table.url()).await.lock("k").try_acquire().await.unwrap().is_none());
         guard.release().await.unwrap();

@@ -49,7 +49,12 @@ fn five_hundred_dropped_acquires_leave_nothing() {
         }
         none_held(&table).await;
         let busy = format!("SELECT count(*) {STORES} AND state <> 'idle'");
-        assert_eq!(number(&table, &busy).await, 0);
+        soon("nothing is under way", async {
+            while number(&table, &busy).await > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
         for number in 0..7 {
             let lock = managers[0].lock(&format!("key {number}"));
             soon("each can be had", lock.acquire()).await.unwrap().release().await.unwrap();

@@ -6,7 +6,7 @@ use leasehold::{Close, ErrorKind, LostReason};
 use tokio::time::{sleep, timeout};
 
 use crate::site::Site;
-use crate::{SOON, TTL};
+use crate::{EVERY, RENEWED, SOON, TTL};
 
 /// Several times what is done with such a lease takes on a busy machine.
 const KEPT: Duration = Duration::from_secs(10);
@@ -74,7 +74,7 @@ pub(crate) async fn acting_by_owner_needs_no_guard(site: Site) {
 }
 
 pub(crate) async fn work_is_stopped_when_its_lease_is_removed(site: Site) {
-    let (worker, operator) = (site.with_ttl(TTL).await, site.manager().await);
+    let (worker, operator) = (site.renewing(RENEWED, EVERY).await, site.manager().await);
     let (started, is_started) = tokio::sync::oneshot::channel();
     let work = tokio::spawn(async move {
         let work = async |_| {
@@ -84,7 +84,8 @@ pub(crate) async fn work_is_stopped_when_its_lease_is_removed(site: Site) {
         worker.with_lock("job", work).await.map(drop)
     });
     is_started.await.unwrap();
-    sleep(2 * TTL).await;
+    // It was renewed meanwhile.
+    sleep(RENEWED / 2).await;
     let removed = operator.force_release("job", None).await.unwrap().unwrap();
     // By a push, or by the next renewal at the latest.
     let error = timeout(SOON, work).await.unwrap().unwrap().unwrap_err();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::testkit::Residue;
-use leasehold::{LockManager, config};
+use leasehold::{LockManager, Renew, config};
 use store_tests::{Pooler, Table};
 use tokio::time::{sleep, timeout};
 
@@ -30,11 +30,11 @@ impl Site {
     }
 
     pub(crate) async fn manager(&self) -> LockManager {
-        self.with_ttl(Duration::from_secs(30)).await
+        config::open(&self.url).await.unwrap().ttl(Duration::from_secs(30)).build().unwrap()
     }
 
-    pub(crate) async fn with_ttl(&self, ttl: Duration) -> LockManager {
-        config::open(&self.url).await.unwrap().ttl(ttl).build().unwrap()
+    pub(crate) async fn renewing(&self, ttl: Duration, every: Duration) -> LockManager {
+        config::open(&self.url).await.unwrap().ttl(ttl).renew(Renew::Every(every)).build().unwrap()
     }
 
     /// Waits until nobody holds on to anything, here or at the server.

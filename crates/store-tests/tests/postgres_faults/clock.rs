@@ -67,7 +67,7 @@ fn after_a_step_back_nobody_waits_longer_than_asked_for() {
         let (locks, others) = (manager(&table.url(), SHORT).await, manager(&table.url(), SHORT).await);
         // Its holder is gone without a word.
         std::mem::forget(locks.lock("orphan").try_acquire().await.unwrap().unwrap());
-        let live = locks.lock("live").try_acquire().await.unwrap().unwrap();
+        let live = locks.lock("live").ttl(MINUTE).try_acquire().await.unwrap().unwrap();
         let released = locks.lock("released").try_acquire().await.unwrap().unwrap();
         released.release().await.unwrap();
         step(&table, -3600).await;
@@ -78,8 +78,8 @@ fn after_a_step_back_nobody_waits_longer_than_asked_for() {
         assert!(others.lock("released").try_acquire().await.unwrap().is_some());
 
         // The holder's deadline is its own; renewals neither shorten nor prolong what they should not.
-        live.extend(SHORT).await.unwrap();
-        assert!(live.remaining() <= SHORT);
+        live.extend(MINUTE).await.unwrap();
+        assert!(live.remaining() <= MINUTE);
         let token = live.fencing_token();
         live.release().await.unwrap();
         let next = soon("the key", others.lock("live").acquire()).await.unwrap();

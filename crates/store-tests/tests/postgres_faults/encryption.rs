@@ -7,6 +7,8 @@ use leasehold::{ErrorKind, config};
 use store_tests::{Postgres, Table, run};
 use tempfile::TempDir;
 
+use crate::setting::until;
+
 /// An authority, a certificate by it for the server `localhost`, and another authority.
 struct Certificates(TempDir);
 
@@ -81,7 +83,11 @@ fn each_mode_is_as_strict_as_it_says() {
         store.probe().await.unwrap();
         let encrypted =
             "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'leasehold'";
-        let rows = client.query(encrypted, &[]).await.unwrap();
-        assert!(!rows.is_empty() && rows.iter().all(|row| row.get::<_, bool>(0)));
+        // Those before it may still be ending.
+        until("all that is left is encrypted", async || {
+            let rows = client.query(encrypted, &[]).await.unwrap();
+            !rows.is_empty() && rows.iter().all(|row| row.get::<_, bool>(0))
+        })
+        .await;
     });
 }

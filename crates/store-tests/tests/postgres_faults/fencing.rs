@@ -1,13 +1,11 @@
 //! What is written refuses a holder that comes too late, by the statements that are documented.
 
-use std::time::Duration;
-
 use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::{LockGuard, LockManager};
 use store_tests::{Table, run};
 use tokio_postgres::Client;
 
-use crate::setting::{manager, soon};
+use crate::setting::{LONG, SHORT, manager, soon};
 
 #[allow(dead_code, reason = "the example is run by its parts")]
 #[path = "../../../leasehold/examples/postgres_fencing.rs"]
@@ -58,8 +56,7 @@ impl Resource {
 fn a_late_holder_of_a_lease_is_refused() {
     run(async {
         let (table, resource) = (Table::new(), Resource::new().await);
-        let ttl = Duration::from_secs(1);
-        let (first, second) = (manager(&table.url(), ttl).await, manager(&table.url(), ttl * 60).await);
+        let (first, second) = (manager(&table.url(), SHORT).await, manager(&table.url(), LONG).await);
         let late = first.lock("k").try_acquire().await.unwrap().unwrap();
         assert!(resource.upsert(&late, "early").await && resource.update(&late, "again").await);
         let next = soon("the end of the lease", second.lock("k").acquire()).await.unwrap();

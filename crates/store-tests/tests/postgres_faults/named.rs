@@ -8,10 +8,13 @@ use leasehold::testkit::{Accident, Proxy};
 use leasehold::{ErrorKind, Key, LockGuard, LockManager, OwnerToken, config};
 use store_tests::{Table, run};
 
-use crate::setting::{LONG, SHORT, soon};
+use crate::setting::{LONG, ROOMY, soon};
 
 /// How often a statement is asked until its next use is by name.
 const UNTIL_NAMED: usize = 4;
+
+/// How long a call may take until it is repeated, and then again: with what it takes to connect anew.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Whose statement gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +36,8 @@ impl Bench {
         let table = Table::alone(&["-c", "log_statement=all"]);
         let proxy = Proxy::start(table.server().address()).unwrap();
         let url = format!("{}?mode={mode}", table.url_at(proxy.address()));
-        let locks = config::open(&url).await.unwrap().ttl(SHORT).build().unwrap();
+        let builder = config::open(&url).await.unwrap().ttl(ROOMY).operation_limit(LIMIT);
+        let locks = builder.build().unwrap();
         Self { table, proxy, locks }
     }
 
@@ -59,7 +63,7 @@ impl Bench {
     async fn warm_up(&self) {
         for _ in 0..UNTIL_NAMED {
             let guard = self.take().await;
-            guard.extend(SHORT).await.unwrap();
+            guard.extend(ROOMY).await.unwrap();
             guard.release().await.unwrap();
         }
     }
@@ -72,7 +76,7 @@ impl Bench {
         let failed = match (part, guard) {
             (Part::Release, Some(guard)) => soon(what, guard.release()).await.err(),
             (_, Some(guard)) => {
-                let failed = soon(what, guard.extend(SHORT)).await.err();
+                let failed = soon(what, guard.extend(ROOMY)).await.err();
                 // Or it would be this one that has it.
                 soon(what, guard.release()).await.ok();
                 failed

@@ -8,12 +8,15 @@ use leasehold::testkit::{Accident, Proxy};
 use leasehold::{ErrorKind, Key, LockManager, LostReason, Renew};
 use store_tests::{Table, run};
 
-use crate::setting::{LONG, SHORT, builder, manager, soon, until};
+use crate::setting::{LONG, ROOMY, SHORT, builder, manager, soon, until};
 
 /// What each statement is known by on its way.
 const ACQUIRE: &str = "INSERT INTO \"public\".\"leasehold\"";
 const EXTEND: &str = "max(ttl)";
 const RELEASE: &str = "RETURNING true";
+
+/// How long a call may take until it is repeated, and then again: with what it takes to connect anew.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// A table, a network in front of its server, a manager behind that, and a way around.
 struct Bench {
@@ -27,8 +30,9 @@ impl Bench {
     async fn new() -> Self {
         let table = Table::new();
         let proxy = Proxy::start(table.server().address()).unwrap();
-        let locks = manager(&table.url_at(proxy.address()), SHORT).await;
-        let others = manager(&table.url(), SHORT).await;
+        let locks = builder(&table.url_at(proxy.address()), ROOMY).await.renew(Renew::Off).operation_limit(LIMIT);
+        let locks = locks.build().unwrap();
+        let others = manager(&table.url(), ROOMY).await;
         Self { table, proxy, locks, others }
     }
 
@@ -93,7 +97,7 @@ fn what_is_lost_in_an_extend_is_healed_or_told_as_unknown() {
         let guard = bench.locks.lock("k").try_acquire().await.unwrap().unwrap();
         for (longer, (what, accident)) in (1..).zip(losses()) {
             bench.proxy.once(accident.containing(EXTEND));
-            let ttl = SHORT + Duration::from_secs(longer);
+            let ttl = ROOMY + Duration::from_secs(longer);
             let before = guard.remaining();
             let extended = soon(what, guard.extend(ttl)).await;
             assert_eq!(bench.proxy.pending(), 0, "{what}");
@@ -150,22 +154,30 @@ fn what_is_lost_in_a_resume_is_healed_or_undone() {
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn a_black_hole_ends_each_call_at_its_limit_and_leaves_nothing() {
+    /// Beyond the limits of all the calls.
+    const LASTING: Duration = Duration::from_secs(9);
     run(async {
         let bench = Bench::new().await;
-        let held = bench.locks.lock("held").try_acquire().await.unwrap().unwrap();
+        let limit = Duration::from_secs(1);
+        let locks = builder(&bench.url(), LASTING).await.renew(Renew::Off).operation_limit(limit).build().unwrap();
+        let held = locks.lock("held").try_acquire().await.unwrap().unwrap();
         bench.proxy.hold();
-        let error = soon("an acquire", bench.locks.lock("k").try_acquire()).await.unwrap_err();
+        let error = soon("an acquire", locks.lock("k").ttl(SHORT).try_acquire()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Indeterminate, "{error}");
         let error = soon("an extend", held.extend(SHORT)).await.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Unavailable), "{error}");
-        let error = soon("a look", bench.locks.holder("k")).await.unwrap_err();
+        let error = soon("a look", locks.holder("k")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_eq!(soon("the loss", held.lost()).await, LostReason::Expired);
         bench.proxy.heal();
         // Whatever was on its way arrives from now on; the undo, or else the ttl, ends it.
-        until("it is free", async || match bench.locks.lock("k").try_acquire().await.unwrap() {
-            Some(guard) => guard.release().await.is_ok(),
-            None => false,
+        until("it is free", async || match locks.lock("k").ttl(SHORT).try_acquire().await {
+            Ok(Some(guard)) => guard.release().await.is_ok(),
+            Ok(None) => false,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Unavailable), "{error}");
+                false
+            }
         })
         .await;
         until("nothing is left", async || bench.held().await == 0).await;
@@ -291,6 +303,8 @@ fn what_is_lost_in_a_look_or_a_removal_is_never_told_as_an_answer() {
                 ("pg_stat_replication", true),
                 ("AS floor", false),
             ] {
+                // On a connection that stands, so that the limit is for the question alone.
+                soon(what, store.probe()).await.unwrap();
                 bench.proxy.once(accident.clone().containing(part));
                 let asking = async {
                     match part {

@@ -141,7 +141,8 @@ fn a_deadlock_is_never_contention_and_leaves_no_lock() {
         let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
         let client = table.client().await;
         client.batch_execute("BEGIN; ALTER SEQUENCE leasehold_fence INCREMENT 1").await.unwrap();
-        let claim = Claim::new(&key, &owner, SHORT);
+        // It has the lock for a sixth of that.
+        let claim = Claim::new(&key, &owner, 3 * SHORT);
         let other = async {
             until("the claim has its lock", async || locks(&table, true).await == 1).await;
             client.query_one(&format!("SELECT pg_advisory_xact_lock({RULE})"), &[&"n:k"]).await.unwrap();

@@ -99,22 +99,22 @@ fn limits_for_statements_locks_and_idle_transactions_end_none() {
     run(async {
         let table = Table::new();
         let limits = "CREATE ROLE limited LOGIN SUPERUSER; \
-            ALTER ROLE limited SET statement_timeout = '200ms'; ALTER ROLE limited SET lock_timeout = '200ms'; \
-            ALTER ROLE limited SET idle_in_transaction_session_timeout = '200ms'; \
-            ALTER ROLE limited SET idle_session_timeout = '200ms'";
+            ALTER ROLE limited SET statement_timeout = '1s'; ALTER ROLE limited SET lock_timeout = '1s'; \
+            ALTER ROLE limited SET idle_in_transaction_session_timeout = '1s'; \
+            ALTER ROLE limited SET idle_session_timeout = '1s'";
         table.client().await.batch_execute(limits).await.unwrap();
         let url = table.url().replace("postgres@", "limited@");
         let (ours, others) = (manager(&url).await, manager(&url).await);
         let guard = take(&ours, "k").await;
         let waiting = waiter(&table, &others, "k", 0).await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
         guard.check().unwrap();
         assert!(!waiting.is_finished());
         assert_eq!((locks(&table, true).await, locks(&table, false).await), (1, 1));
         guard.release().await.unwrap();
         soon("its turn", waiting).await.unwrap().release().await.unwrap();
         // They hold again in between, and end connections that nobody uses.
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         take(&ours, "k").await.release().await.unwrap();
         at_rest(&table).await;
     });

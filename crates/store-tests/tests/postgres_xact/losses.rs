@@ -115,12 +115,22 @@ fn what_is_lost_while_waiting_or_leaving_leaves_no_place() {
         for part in ["pg_advisory_xact_lock", "pg_locks", "pg_cancel_backend"] {
             for (what, accident) in losses() {
                 let guard = take(&bench.others, "k").await;
-                bench.proxy.once(accident.containing(part));
                 let wait = Duration::from_secs(2);
-                match soon(what, bench.ours.lock("k").acquire_within(wait)).await {
-                    Ok(none) => assert!(none.is_none(), "{part} {what}"),
-                    Err(error) => assert!(is_honest(&error), "{part} {what}: {error}"),
-                }
+                let waiting = async {
+                    loop {
+                        bench.proxy.once(accident.clone().containing(part));
+                        match bench.ours.lock("k").acquire_within(wait).await {
+                            Ok(none) => break assert!(none.is_none(), "{part} {what}"),
+                            Err(error) => assert!(is_honest(&error), "{part} {what}: {error}"),
+                        }
+                        // A place that broke on a busy machine is not cancelled: then it is no round.
+                        if part != "pg_cancel_backend" || bench.proxy.pending() == 0 {
+                            break;
+                        }
+                        bench.proxy.heal();
+                    }
+                };
+                soon(what, waiting).await;
                 until(what, async || bench.proxy.pending() == 0).await;
                 until("the place is left", async || locks(&bench.table, false).await == 0).await;
                 guard.release().await.unwrap();

@@ -5,13 +5,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresTransactionStore;
-use leasehold::{Error, ErrorKind, LockManager, LostReason};
+use leasehold::{Clock, Error, ErrorKind, LockGuard, LockManager, LostReason, Renew};
 use store_tests::{Table, run};
 use tokio_postgres::{Client, NoTls};
 
-use crate::setting::{at_rest, locks, manager, soon, take, until, waiter};
+use crate::setting::{at_rest, granted, locks, manager, soon, take, until, waiter};
 
 const TTL: Duration = Duration::from_secs(3);
+
+/// Room to connect anew in the middle of a call, and a look at each place every few seconds.
+const ROOMY: Duration = Duration::from_secs(12);
+
+async fn roomy(url: &str) -> LockManager {
+    let builder = LockManager::builder(PostgresTransactionStore::connect(url).await.unwrap()).ttl(ROOMY);
+    builder.renew(Renew::Every(Duration::from_secs(1))).build().unwrap()
+}
+
+/// Waits until a lock was renewed, again and again.
+async fn renewed(guard: &LockGuard) {
+    let end = || Clock::system().now() + guard.remaining();
+    let before = end();
+    until("renewals", async || end() > before + Duration::from_secs(3)).await;
+}
 
 async fn short(url: &str) -> LockManager {
     LockManager::builder(PostgresTransactionStore::connect(url).await.unwrap()).ttl(TTL).build().unwrap()
@@ -46,7 +61,7 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
         let (ours, theirs, patient) =
             (short(&table.url()).await, short(&table.url()).await, manager(&table.url()).await);
         let (at_work, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-        let guard = take(&ours, "kept").await;
+        let guard = granted(&ours, "kept").await;
         let (lock, working) = (ours.lock("k"), Arc::clone(&at_work));
         let work = tokio::spawn(async move {
             lock.run(async |_| {
@@ -116,7 +131,7 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
         guard.check().unwrap_err();
         guard.release().await.unwrap_err();
         for name in ["kept", "k"] {
-            let again = soon("it goes on", ours.lock(name).acquire()).await.unwrap();
+            let again = granted(&ours, name).await;
             assert!(again.fencing_token() > token);
             again.release().await.unwrap();
         }
@@ -136,7 +151,9 @@ fn a_server_that_stands_still_for_less_than_the_ttl_costs_no_lease() {
         // Others are impatient meanwhile.
         for _ in 0..6 {
             let lock = ours.lock("other");
-            tokio::time::timeout(Duration::from_millis(500), lock.try_acquire()).await.unwrap_err();
+            if let Ok(answer) = tokio::time::timeout(Duration::from_millis(500), lock.try_acquire()).await {
+                answer.unwrap_err();
+            }
         }
         guard.check().unwrap();
         drop(paused);
@@ -144,24 +161,30 @@ fn a_server_that_stands_still_for_less_than_the_ttl_costs_no_lease() {
         assert!(!waiting.is_finished());
         guard.release().await.unwrap();
         soon("its turn", waiting).await.unwrap().release().await.unwrap();
-        soon("nobody has it", ours.lock("other").acquire()).await.unwrap().release().await.unwrap();
+        granted(&ours, "other").await.release().await.unwrap();
         at_rest(&table).await;
     });
 }
 
-/// Takes every connection that is left, each within a transaction, as an application whose pool is used up.
+/// Takes every connection that is left, also those of clients that are just ending, each within a
+/// transaction, as an application whose pool is used up.
 async fn fill(table: &Table, pool: &mut Vec<Client>) {
-    let full = loop {
+    let mut refused = 0;
+    while refused < 10 {
         match tokio_postgres::connect(&table.url(), NoTls).await {
             Ok((client, connection)) => {
                 tokio::spawn(connection);
                 client.batch_execute("BEGIN").await.unwrap();
                 pool.push(client);
+                refused = 0;
             }
-            Err(error) => break error,
+            Err(error) => {
+                assert_eq!(error.code().unwrap().code(), "53300", "{error}");
+                refused += 1;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
-    };
-    assert_eq!(full.code().unwrap().code(), "53300", "{full}");
+    }
 }
 
 fn says_that_it_is_full(error: &Error) {
@@ -174,13 +197,14 @@ fn says_that_it_is_full(error: &Error) {
 fn locks_go_on_where_no_connection_is_left_for_others() {
     run(async {
         let table = Table::alone(&["-c", "max_connections=20", "-c", "superuser_reserved_connections=0"]);
-        let (ours, theirs) = (short(&table.url()).await, short(&table.url()).await);
+        let (ours, theirs) = (roomy(&table.url()).await, roomy(&table.url()).await);
         let guard = take(&ours, "k").await;
         let waiting = waiter(&table, &theirs, "k", 0).await;
         let mut pool = Vec::new();
         fill(&table, &mut pool).await;
         // Held, renewed and waited for.
-        tokio::time::sleep(TTL * 2).await;
+        renewed(&guard).await;
+        tokio::time::sleep(ROOMY / 3).await;
         guard.check().unwrap();
         assert!(!waiting.is_finished());
         // What needs one more is told so, whether somebody has the lock or nobody.
@@ -223,7 +247,7 @@ fn locks_go_on_where_no_connection_is_left_for_others() {
 fn a_lock_outlives_the_connection_for_everything_else() {
     run(async {
         let table = Table::alone(&["-c", "max_connections=20", "-c", "superuser_reserved_connections=0"]);
-        let ours = short(&table.url()).await;
+        let ours = roomy(&table.url()).await;
         let guard = take(&ours, "k").await;
         // So that there is a connection for one more lock.
         take(&ours, "another").await.release().await.unwrap();
@@ -237,7 +261,7 @@ fn a_lock_outlives_the_connection_for_everything_else() {
         fill(&table, &mut pool).await;
         // The lock is granted, and the token cannot be drawn: so it is given back.
         says_that_it_is_full(&soon("an answer", ours.lock("another").try_acquire()).await.unwrap_err());
-        tokio::time::sleep(TTL * 2).await;
+        renewed(&guard).await;
         guard.check().unwrap();
         let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
         until("one lock is left", async || client.query_one(held, &[]).await.unwrap().get::<_, i64>(0) == 1).await;

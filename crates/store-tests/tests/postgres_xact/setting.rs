@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresTransactionStore;
-use leasehold::{LockGuard, LockManager};
+use leasehold::{ErrorKind, LockGuard, LockManager};
 use store_tests::Table;
 use tokio::task::JoinHandle;
 
@@ -49,6 +49,23 @@ pub(crate) async fn hasty(url: &str) -> LockManager {
 
 pub(crate) async fn take(locks: &LockManager, name: &str) -> LockGuard {
     soon("an answer", locks.lock(name).try_acquire()).await.unwrap().expect("nobody else has it")
+}
+
+/// The lock, as soon as the server answers and nobody else has it.
+pub(crate) async fn granted(locks: &LockManager, name: &str) -> LockGuard {
+    let asking = async {
+        loop {
+            match locks.lock(name).acquire().await {
+                Ok(guard) => break guard,
+                Err(error) => {
+                    let unknown = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
+                    assert!(unknown.contains(&error.kind()), "{name}: {error}");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    soon(name, asking).await
 }
 
 pub(crate) async fn number(table: &Table, statement: &str) -> i64 {
