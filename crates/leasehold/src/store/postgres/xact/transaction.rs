@@ -53,7 +53,7 @@ impl Transaction {
     /// Begins one and asks for a lock, in one round trip. Answers with whether it was free.
     pub(super) async fn begin(connections: &Arc<Connections>, lock: i64, ttl: Duration) -> Result<(Self, bool)> {
         let id = wire::new_id()?;
-        let (place, connection) = connections.take().await?;
+        let (place, connection) = connections.take(ttl).await?;
         let mut transaction = Self {
             connections: Arc::clone(connections),
             connection,
