@@ -129,6 +129,11 @@ impl Transaction {
         self.in_time(checking).await
     }
 
+    /// Whether nothing is left of it at the server, as far as that can be known.
+    pub(super) fn has_left(&self) -> bool {
+        self.place.lock().is_none()
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.is_over.load(Ordering::Acquire) || self.connection.wire.has_ended()
     }
@@ -171,13 +176,18 @@ impl Transaction {
 
     /// Gives the connection up, and has the server end what is left of it.
     pub(super) async fn abandon(&self) {
+        // Else it may be somebody else's by now.
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let _leaving = self.connections.leaving();
         self.connection.cut();
         self.connections.end(&self.id).await;
-        self.over();
+        drop(self.place.lock().take());
     }
 
-    async fn in_time<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Within the time for one step.
+    pub(super) async fn in_time<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.limit;
         tokio::time::timeout(limit, step).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Indeterminate, format!("the server did not answer within {limit:?}")))
@@ -191,13 +201,10 @@ impl Transaction {
     }
 
     fn rest(&self) {
-        self.connections.put_back(self.connection.clone());
-        self.over();
-    }
-
-    fn over(&self) {
-        self.is_over.store(true, Ordering::Release);
-        drop(self.place.lock().take());
+        if !self.is_over.swap(true, Ordering::AcqRel) {
+            self.connections.put_back(self.connection.clone());
+            drop(self.place.lock().take());
+        }
     }
 }
 
