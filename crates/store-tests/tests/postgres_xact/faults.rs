@@ -63,7 +63,7 @@ fn a_token_drawn_after_the_lock_was_lost_is_no_grant() {
         let next = OwnerToken::mint().unwrap();
         changing.batch_execute("COMMIT").await.unwrap();
         let error = soon("an answer", asking).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Indeterminate), "{error}");
         let again = soon("an answer", store.acquire(&Claim::new(&key, &next, SOON))).await.unwrap();
         assert!(matches!(again, Attempt::Acquired(_)), "{again:?}");
         store.release(&key, &next).await.unwrap();

@@ -107,7 +107,7 @@ impl Transaction {
         let rows = self.in_time(link.change(&link.statements.draw, &[])).await?;
         let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
         let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
-        if !self.check().await? {
+        if !self.checked(Effect::Change).await? {
             return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
         }
         let loss = Loss::new();
@@ -117,13 +117,18 @@ impl Transaction {
 
     /// Whether it is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<bool> {
+        self.checked(Effect::Look).await
+    }
+
+    /// What it comes to that there is no answer depends on whether something was under way.
+    async fn checked(&self, effect: Effect) -> Result<bool> {
         let check = self.fill_in(CHECK);
         let checking = async {
             match self.connection.wire.ask_plainly(&check).await {
                 Ok(row) => Ok(verdict(row.as_ref()) == Some(true)),
                 // Whatever the server refuses, it has rolled the transaction back: the lock is free.
                 Err(error) if error.as_db_error().is_some() => Ok(false),
-                Err(error) => Err(fault::of_look(error)),
+                Err(error) => Err(fault::of(error, effect)),
             }
         };
         self.in_time(checking).await
