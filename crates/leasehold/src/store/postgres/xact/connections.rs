@@ -8,11 +8,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::super::answer;
+use super::super::fault::{self, Effect};
 use super::super::link::Link;
 use super::super::wire::{Wire, text};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::store::Loss;
+use crate::types::FencingToken;
 
 /// A connection that nobody has used for so long is ended.
 const IDLE: Duration = Duration::from_secs(10);
@@ -111,6 +114,20 @@ impl Connections {
                 }
             });
         }
+    }
+
+    /// The next token, and since when the server is there that gave it.
+    pub(super) async fn draw(&self) -> Result<(FencingToken, i64)> {
+        let rows = self.link.change(&self.link.statements.draw, &[]).await?;
+        let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
+        let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
+        Ok((fence, answer::get(row, 1, Effect::Change)?))
+    }
+
+    /// Two servers were met: uses no connection any more that leads to either, but for locks that there are.
+    pub(super) fn start_anew(&self) {
+        drop(std::mem::take(&mut *self.spares.lock()));
+        self.link.start_anew();
     }
 
     /// Ends those that were not used for long. `true` = there are none left.

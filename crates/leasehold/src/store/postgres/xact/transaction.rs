@@ -20,7 +20,8 @@ use crate::store::Loss;
 use crate::types::FencingToken;
 
 /// What is asked in a transaction is asked of that very one, or answered with nothing.
-const TRY: &str = "SELECT CASE WHEN {is_ours} THEN pg_try_advisory_xact_lock({lock}) END, pg_backend_pid()";
+const TRY: &str = "SELECT CASE WHEN {is_ours} THEN pg_try_advisory_xact_lock({lock}) END, pg_backend_pid(), \
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 const LOCK: &str = "SELECT CASE WHEN {is_ours} THEN pg_advisory_xact_lock({lock})::text IS NOT NULL END";
 const CHECK: &str = "SELECT {is_ours}";
 const END: &str = "SELECT {is_ours}; ROLLBACK";
@@ -40,8 +41,9 @@ pub(super) struct Transaction {
     /// What it carries as long as it lasts: whoever reads it is in this very transaction.
     id: String,
     lock: i64,
-    /// The server's process.
+    /// The server's process, and since when the server is there.
     pid: i32,
+    server: i64,
     /// How long a step may take.
     limit: Duration,
     /// It has ended, and the connection is somebody else's or none any more.
@@ -60,13 +62,14 @@ impl Transaction {
             id,
             lock,
             pid: 0,
+            server: 0,
             limit: (ttl / 6).clamp(LIMITS.0, LIMITS.1),
             is_over: AtomicBool::new(false),
             place: Mutex::new(Some(place)),
         };
         match transaction.in_time(transaction.try_lock()).await {
-            Ok((locked, pid)) => {
-                transaction.pid = pid;
+            Ok((locked, pid, server)) => {
+                (transaction.pid, transaction.server) = (pid, server);
                 Ok((transaction, locked))
             }
             Err(error) => {
@@ -76,15 +79,15 @@ impl Transaction {
         }
     }
 
-    async fn try_lock(&self) -> Result<(bool, i32)> {
+    async fn try_lock(&self) -> Result<(bool, i32, i64)> {
         let begin = format!("{}; {}", self.connections.begin(&self.id), self.fill_in(TRY));
         let row = self.connection.wire.ask_plainly(&begin).await.map_err(|error| {
             let is_pooled = |told: &DbError| told.message().contains("statement pooling");
             if error.as_db_error().is_some_and(is_pooled) { pooled() } else { failed(error) }
         })?;
-        let pid = row.as_ref().and_then(|row| row.get(1)?.parse().ok());
-        let pid = pid.ok_or_else(|| fault::unexpected(Effect::Change))?;
-        Ok((verdict(row.as_ref()).ok_or_else(pooled)?, pid))
+        let known = row.as_ref().and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?)));
+        let (pid, server) = known.ok_or_else(|| fault::unexpected(Effect::Change))?;
+        Ok((verdict(row.as_ref()).ok_or_else(pooled)?, pid, server))
     }
 
     /// Waits for the lock within the server, in its line; `None` = the statement came to another transaction.
@@ -97,16 +100,16 @@ impl Transaction {
         let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
         let standing = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking);
         let rows = self.in_time(standing).await?;
-        rows.first().map(|row| answer::get(row, 0, Effect::Look)).transpose()
+        let row = rows.first().ok_or_else(fault::unexpected_look)?;
+        self.is_of(answer::get(row, 1, Effect::Look)?)?;
+        answer::get(row, 0, Effect::Look)
     }
 
     /// Draws a token under the lock, which was granted: whoever has it once the token is drawn had it before. From then on
     /// its loss is told.
     pub(super) async fn draw(&self) -> Result<(FencingToken, Loss)> {
-        let link = &self.connections.link;
-        let rows = self.in_time(link.change(&link.statements.draw, &[])).await?;
-        let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
+        let (fence, server) = self.in_time(self.connections.draw()).await?;
+        self.is_of(server)?;
         if !self.checked(Effect::Change).await? {
             return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
         }
@@ -132,6 +135,16 @@ impl Transaction {
             }
         };
         self.in_time(checking).await
+    }
+
+    /// Makes sure that everything is asked of one server: a name may have come to lead to another one, which knows nothing of
+    /// these locks, and has a sequence of its own.
+    fn is_of(&self, server: i64) -> Result<()> {
+        if server == self.server {
+            return Ok(());
+        }
+        self.connections.start_anew();
+        Err(Error::new(ErrorKind::Unavailable, "its connections led to two servers, so it makes them anew"))
     }
 
     /// Whether nothing is left of it at the server, as far as that can be known.
