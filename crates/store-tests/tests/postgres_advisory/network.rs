@@ -158,7 +158,7 @@ fn what_is_lost_in_a_renewal_or_a_look_is_never_told_as_an_answer() {
         let table = Table::new();
         let proxy = Proxy::start(table.server().address()).unwrap();
         let store = PostgresAdvisoryStore::connect(&table.url_at(proxy.address())).await.unwrap();
-        let locks = LockManager::builder(store).ttl(Duration::from_secs(6)).renew(Renew::Off).build().unwrap();
+        let locks = LockManager::builder(store.clone()).ttl(Duration::from_secs(6)).renew(Renew::Off).build().unwrap();
         let theirs = manager(&table.url()).await.lock("theirs").try_acquire().await.unwrap().unwrap();
         for (what, accident) in [
             ("request reset", Accident::lose_request()),
@@ -184,6 +184,13 @@ fn what_is_lost_in_a_renewal_or_a_look_is_never_told_as_an_answer() {
                 assert!(kinds.contains(&error.kind()), "{what}: {error}");
             }
             drop(guard);
+            proxy.once(accident.clone().containing("pg_stat_replication"));
+            match soon(what, tokio::time::timeout(Duration::from_secs(1), store.probe())).await {
+                Ok(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error}"),
+                Ok(Ok(_)) => {}
+                Err(_) => assert!(what.ends_with("swallowed"), "{what}"),
+            }
+            assert_eq!(proxy.pending(), 0, "{what}");
             proxy.once(accident.containing("pg_locks AS held"));
             match soon(what, locks.holder("theirs")).await {
                 Ok(holder) => assert!(holder.is_some(), "{what}"),

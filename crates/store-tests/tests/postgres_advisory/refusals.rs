@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::store::{Attempt, Claim, Store};
-use leasehold::{ErrorKind, Key, LockManager, OwnerToken};
+use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken};
 use store_tests::{Table, run};
 
 use crate::setting::{HELD, RULE, SOON, none_held, number, soon};
@@ -51,6 +51,36 @@ fn a_deadlock_leaves_no_lock() {
         none_held(&table).await;
         let Attempt::Acquired(_) = store.acquire(&claim).await.unwrap() else { panic!("refused") };
         assert_eq!(number(&table, HELD).await, 1);
+    });
+}
+
+/// Whether it is still held is not known then.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn an_unlock_that_fails_ends_the_session() {
+    run(async {
+        for instead in ["SELECT false", "SELECT 1 / 0 = 1"] {
+            let table = Table::new();
+            let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
+            let locks = LockManager::builder(store.clone()).build().unwrap();
+            let other = soon("an answer", locks.lock("other").try_acquire()).await.unwrap().unwrap();
+            let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
+            store.acquire(&Claim::new(&key, &owner, SOON)).await.unwrap();
+            assert_eq!(number(&table, HELD).await, 2);
+            let client = table.client().await;
+            let replace = format!(
+                "ALTER FUNCTION pg_catalog.pg_advisory_unlock(bigint) RENAME TO pg_advisory_unlock_still; \
+                CREATE FUNCTION public.pg_advisory_unlock(bigint) RETURNS boolean LANGUAGE sql AS '{instead}'"
+            );
+            client.batch_execute(&replace).await.unwrap();
+            soon("an answer", store.release(&key, &owner)).await.unwrap_err();
+            assert_eq!(soon("the loss", other.lost()).await, LostReason::ConnectionLost, "{instead}");
+            none_held(&table).await;
+            let restore = "DROP FUNCTION public.pg_advisory_unlock(bigint); \
+                ALTER FUNCTION pg_catalog.pg_advisory_unlock_still(bigint) RENAME TO pg_advisory_unlock";
+            client.batch_execute(restore).await.unwrap();
+            soon("the lock", locks.lock("other").acquire()).await.unwrap().release().await.unwrap();
+        }
     });
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Key;
-use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore};
+use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresTransactionStore};
 use leasehold::store::{Store, Waiting};
 use leasehold::testkit::{Accident, Proxy};
 use store_tests::{Table, run};
@@ -32,6 +32,9 @@ fn no_wait_while_connecting_is_without_end() {
             ("idle_session_timeout", "table"),
             ("SELECT pg_notify", "advisory"),
             ("set_config('leasehold.session'", "advisory"),
+            ("SELECT set_config('client_connection_check_interval'", "xact"),
+            ("set_config('leasehold.transaction'", "xact"),
+            ("ROLLBACK", "xact"),
         ] {
             let table = table.clone();
             tasks.push(tokio::spawn(async move {
@@ -41,6 +44,7 @@ fn no_wait_while_connecting_is_without_end() {
                 let connecting = async {
                     match mode {
                         "table" => PostgresStore::connect(&url).await.map(drop),
+                        "xact" => PostgresTransactionStore::connect(&url).await.map(drop),
                         _ => PostgresAdvisoryStore::connect(&url).await.map(drop),
                     }
                 };

@@ -15,6 +15,7 @@ mod paused;
 mod pooler;
 mod read_only;
 mod refusals;
+mod runtimes;
 mod server;
 mod setting;
 mod standby;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresTransactionStore};
 use leasehold::store::{Store, Waiting};
-use leasehold::{ErrorKind, LockManager};
+use leasehold::{ErrorKind, LockManager, config};
 use store_tests::{Table, run};
 use tokio_postgres::Config;
 
@@ -84,6 +84,55 @@ fn the_rights_that_are_documented_are_enough_for_them() {
             for ((mode, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
                 works(mode, ours, theirs).await;
             }
+        }
+    });
+}
+
+/// A lock that was taken before the statement failed must not stay.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn who_may_draw_no_token_is_refused_and_keeps_no_lock() {
+    run(async {
+        let table = Table::alone(&[]);
+        drop(table.store().await);
+        let client = table.client().await;
+        client.batch_execute("CREATE ROLE locks LOGIN; GRANT USAGE ON SCHEMA public TO locks").await.unwrap();
+        let url = table.url().replace("postgres@", "locks@");
+        let (ours, theirs) = (stores(&url, "leasehold").await, stores(&table.url(), "leasehold").await);
+        for ((mode, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
+            let ours = LockManager::new(ours);
+            for _ in 0..2 {
+                let error = soon("an answer", ours.lock("k").try_acquire()).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Rejected, "{mode}: {error}");
+                assert!(error.to_string().contains("42501"), "{mode}: {error}");
+                let held = "SELECT FROM pg_locks WHERE locktype = 'advisory'";
+                until("nothing is left", async || client.query(held, &[]).await.unwrap().is_empty()).await;
+            }
+            let theirs = LockManager::new(theirs);
+            soon("an answer", theirs.lock("k").try_acquire()).await.unwrap().unwrap().release().await.unwrap();
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_folder_with_a_socket_is_a_host() {
+    run(async {
+        let table = Table::new();
+        let folder = table.server().dir().to_str().unwrap().replace('/', "%2F");
+        for mode in ["table", "advisory", "xact"] {
+            let (port, database) = (table.server().port(), table.database());
+            let url = format!("postgres://postgres@{folder}:{port}/{database}?mode={mode}");
+            let locks = config::open(&url).await.unwrap().build().unwrap();
+            let guard = soon("an answer", locks.lock("k").try_acquire()).await.unwrap().unwrap();
+            let sessions = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'leasehold%' \
+                AND datname = current_database() AND client_addr IS NOT NULL";
+            assert!(table.client().await.query(sessions, &[]).await.unwrap().is_empty(), "{mode}");
+            let other = config::open(&format!("{}?mode={mode}", table.url())).await.unwrap().build().unwrap();
+            assert!(soon("an answer", other.lock("k").try_acquire()).await.unwrap().is_none(), "{mode}");
+            guard.release().await.unwrap();
+            drop((locks, other));
+            until("they have gone", async || table.client().await.query(sessions, &[]).await.unwrap().is_empty()).await;
         }
     });
 }

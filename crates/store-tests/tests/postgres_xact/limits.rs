@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::store::postgres::PostgresTransactionStore;
 use leasehold::store::{Attempt, Claim, Store};
+use leasehold::testkit::Proxy;
 use leasehold::{ErrorKind, Key, OwnerToken};
 use store_tests::{Table, run};
 
@@ -90,6 +91,61 @@ fn a_place_that_was_given_up_this_moment_is_waited_for() {
         work.await.unwrap();
         guard.release().await.unwrap();
         at_rest(&table).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_place_whose_leaving_takes_long_is_unavailable_in_time() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let store = PostgresTransactionStore::connect(&table.url_at(proxy.address())).await.unwrap().limited_to(1);
+        // A call has three seconds, and a connection that is silent ends after that.
+        let ours = leasehold::LockManager::builder(store).ttl(Duration::from_secs(18)).build().unwrap();
+        let guard = take(&ours, "k").await;
+        proxy.replies().hold();
+        let left = proxy.requests().next_passed();
+        let releasing = tokio::spawn(guard.release());
+        soon("it leaves", left).await;
+        let error = soon("an answer", ours.lock("other").try_acquire()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("all 1 are in use"), "{error}");
+        proxy.heal();
+        soon("an answer", releasing).await.unwrap().ok();
+        at_rest(&table).await;
+    });
+}
+
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn connections_that_nobody_uses_are_ended_although_a_runtime_was() {
+    run(async {
+        let table = Table::new();
+        let url = table.url();
+        let ended = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let store = runtime.block_on(async {
+                let store = PostgresTransactionStore::connect(&url).await.unwrap();
+                let locks = leasehold::LockManager::builder(store.clone()).build().unwrap();
+                take(&locks, "k").await.release().await.unwrap();
+                store
+            });
+            runtime.shutdown_timeout(Duration::from_secs(5));
+            store
+        });
+        let locks = leasehold::LockManager::builder(ended.await.unwrap()).build().unwrap();
+        soon("the lock", locks.lock("k").acquire()).await.unwrap().release().await.unwrap();
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%' \
+            AND datname = current_database()";
+        assert!(number(&table, sessions).await > 1);
+        let waiting = async {
+            while number(&table, sessions).await > 1 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        // Twice ten seconds at most, and five times that.
+        tokio::time::timeout(Duration::from_secs(100), waiting).await.expect("they are ended");
     });
 }
 

@@ -8,7 +8,7 @@ use leasehold::testkit::{Accident, Proxy};
 use leasehold::{ErrorKind, Key, LockManager, LostReason, OwnerToken};
 use store_tests::{Table, run};
 
-use crate::setting::{SHORT, at_rest, hasty, locks, manager, soon, take, until, waiter};
+use crate::setting::{SHORT, SOON, at_rest, hasty, locks, manager, soon, take, until, waiter};
 
 /// A network in front of a server, a manager behind that, and a way around.
 struct Bench {
@@ -43,6 +43,9 @@ impl Bench {
     }
 }
 
+/// What asks whether a transaction still stands.
+const CHECK: &str = "SELECT current_setting('leasehold.transaction'";
+
 /// Each way in which a request or its reply is lost.
 fn losses() -> [(&'static str, Accident); 4] {
     [
@@ -62,10 +65,15 @@ fn is_honest(error: &leasehold::Error) -> bool {
 fn what_is_lost_in_an_acquire_is_healed_or_told_and_never_contention() {
     run(async {
         let bench = Bench::new().await;
-        for part in ["BEGIN", "nextval"] {
+        for part in ["BEGIN", "nextval", CHECK] {
             for (what, accident) in losses() {
                 bench.proxy.once(accident.containing(part));
-                match soon(what, bench.ours.lock("k").try_acquire()).await {
+                // What broke at once is healed within the call, if that has time for it.
+                let is_told = what.ends_with("reset");
+                let lock = bench.ours.lock("k").ttl(if is_told { SOON } else { SHORT });
+                let answer = soon(what, lock.try_acquire()).await;
+                assert!(!is_told || answer.is_ok(), "{what} {part}: {answer:?}");
+                match answer {
                     Ok(guard) => {
                         let guard = guard.unwrap_or_else(|| panic!("{part} {what}: nobody has it"));
                         assert!(bench.others.lock("k").try_acquire().await.unwrap().is_none(), "{part} {what}");
@@ -140,6 +148,44 @@ fn what_is_lost_while_waiting_or_leaving_leaves_no_place() {
     });
 }
 
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn what_is_lost_in_a_look_is_never_told_as_an_answer() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let store = PostgresTransactionStore::connect(&table.url_at(proxy.address())).await.unwrap();
+        let key = Key::new("leasehold", "k").unwrap();
+        let _guard = take(&manager(&table.url()).await, "k").await;
+        for (what, accident) in losses() {
+            for part in ["look", "removal", "probe"] {
+                let known = if part == "probe" { "pg_stat_replication" } else { "pg_locks AS held" };
+                proxy.once(accident.clone().containing(known));
+                let asking = async {
+                    match part {
+                        "look" => store.inspect(&key).await.map(|known| assert_eq!(known.holders.len(), 1, "{what}")),
+                        // It names the one who has it.
+                        "removal" => {
+                            let error = store.force_release(&key, None).await.expect_err(what);
+                            if error.kind() == ErrorKind::Unsupported { Ok(()) } else { Err(error) }
+                        }
+                        _ => store.probe().await.map(drop),
+                    }
+                };
+                // The first of them may take as long as connecting does.
+                match tokio::time::timeout(Duration::from_secs(1), soon(part, asking)).await {
+                    Ok(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{part} {what}: {error}"),
+                    Ok(Ok(())) => {}
+                    Err(_) => assert!(what.ends_with("swallowed"), "{part} {what}"),
+                }
+                assert_eq!(proxy.pending(), 0, "{part} {what}");
+                let looks = async { while store.inspect(&key).await.is_err() {} };
+                soon("it goes on", looks).await;
+            }
+        }
+    });
+}
+
 /// Who asks again is answered in time, and so is whoever comes after.
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
@@ -152,7 +198,7 @@ fn a_question_without_an_answer_holds_up_no_release() {
         for (what, accident) in losses() {
             let claim = Claim::new(&key, &owner, SHORT);
             assert!(matches!(store.acquire(&claim).await.unwrap(), Attempt::Acquired(_)), "{what}");
-            proxy.once(accident.containing("SELECT current_setting('leasehold.transaction'"));
+            proxy.once(accident.containing(CHECK));
             match soon(what, store.acquire(&claim)).await {
                 Ok(attempt) => assert!(matches!(attempt, Attempt::Acquired(_)), "{what}"),
                 Err(error) => assert!(is_honest(&error), "{what}: {error}"),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+mod elsewhere;
 mod faults;
 mod index;
 mod limits;

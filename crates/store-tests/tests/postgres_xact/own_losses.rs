@@ -57,6 +57,31 @@ fn what_is_lost_in_a_transaction_of_ones_own_is_told_as_what_it_is() {
     });
 }
 
+/// What asks the server to give up the statement meets silence, once.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_dropped_wait_is_given_up_although_a_request_for_that_is_lost() {
+    run(async {
+        let table = Table::new();
+        let proxy = Proxy::start(table.server().address()).unwrap();
+        let key = Key::new("leasehold", "deploy").unwrap();
+        let guard = take(&manager(&table.url()).await, "deploy").await;
+        let mut client = through(&proxy, &table).await;
+        let waiting = tokio::spawn(async move {
+            let work = async |_: &Transaction<'_>| Ok::<_, Error>(());
+            with_lock_in_transaction(&mut client, &key, Wait::Forever, work).await.map(|_| ())
+        });
+        until("it waits", async || crate::setting::locks(&table, false).await == 1).await;
+        // Whether the other end encrypts is asked first.
+        proxy.once(Accident::lose_reply().silently().containing(80_877_103_u32.to_be_bytes()));
+        waiting.abort();
+        until("it is given up", async || crate::setting::locks(&table, false).await == 0).await;
+        assert_eq!(proxy.pending(), 0);
+        guard.release().await.unwrap();
+        at_rest(&table).await;
+    });
+}
+
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn a_wait_whose_connection_breaks_is_no_contention() {

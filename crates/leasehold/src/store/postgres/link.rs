@@ -330,6 +330,13 @@ impl Link {
         Ok(())
     }
 
+    /// Asks nothing any more on the connection that there is.
+    pub(super) fn start_anew(&self) {
+        if let Some((wire, _)) = &*self.wire.lock() {
+            wire.end();
+        }
+    }
+
     fn standing(&self) -> Option<Standing> {
         self.wire.lock().clone().filter(|(wire, _)| wire.stands())
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -67,6 +68,9 @@ impl fmt::Debug for Secret<'_> {
     }
 }
 
+/// What is done when a connection has ended.
+type AtEnd = Box<dyn FnOnce() + Send>;
+
 /// A connection, and whether it can still be used.
 pub(super) struct Wire {
     client: Client,
@@ -78,29 +82,34 @@ pub(super) struct Wire {
     task: AbortHandle,
     /// Closed when that ends.
     over: watch::Receiver<()>,
+    /// What is done then; `None` = it was.
+    at_end: Arc<Mutex<Option<Vec<AtEnd>>>>,
     ended: AtomicBool,
     /// When the first request was sent that was given up with no answer to anything since; 0 = there is none.
     silent_since: Arc<AtomicU64>,
 }
 
 impl Wire {
-    /// Connects. What the server tells unasked goes to `heard`; `None` is the end.
+    /// Connects. What the server tells unasked goes to `heard`; `None` is the end, which may come where there is no runtime.
     pub(super) async fn connect(
         config: &Config,
         id: String,
         tls: MakeRustlsConnect,
-        mut heard: impl FnMut(Option<Notification>) + Send + 'static,
+        heard: impl FnMut(Option<Notification>) + Send + 'static,
     ) -> Result<Self, Error> {
         let (client, mut connection) = config.connect(tls).await?;
         let (reading, over) = watch::channel(());
+        let at_end = Arc::new(Mutex::new(Some(Vec::new())));
+        let reader = Reader { heard, at_end: Arc::clone(&at_end), _reading: reading };
         let task = tokio::spawn(async move {
-            let _reading = reading;
+            // Told before the server can see the end.
+            let mut reader = reader;
             loop {
                 match poll_fn(|context| connection.poll_message(context)).await {
-                    Some(Ok(AsyncMessage::Notification(notification))) => heard(Some(notification)),
+                    Some(Ok(AsyncMessage::Notification(notification))) => (reader.heard)(Some(notification)),
                     Some(Ok(_)) => {}
                     // What was asked is told its failure by itself.
-                    Some(Err(_)) | None => return heard(None),
+                    Some(Err(_)) | None => return,
                 }
             }
         });
@@ -111,6 +120,7 @@ impl Wire {
             id,
             task: task.abort_handle(),
             over,
+            at_end,
             ended: AtomicBool::new(false),
             silent_since: Arc::default(),
         })
@@ -203,6 +213,16 @@ impl Wire {
         async move { while over.changed().await.is_ok() {} }
     }
 
+    /// Does this when the connection has ended: at once, if it has. That may be where there is no runtime.
+    pub(super) fn when_over(&self, work: impl FnOnce() + Send + 'static) {
+        let mut at_end = self.at_end.lock();
+        if let Some(known) = &mut *at_end {
+            return known.push(Box::new(work));
+        }
+        drop(at_end);
+        work();
+    }
+
     /// Whether a request was given up, and nothing came since.
     fn is_silent(&self) -> bool {
         self.silence().is_some_and(|silence| silence > SILENCE)
@@ -215,7 +235,7 @@ impl Wire {
     }
 
     /// It is not to be used for anything new.
-    fn end(&self) {
+    pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
@@ -259,6 +279,21 @@ impl Drop for Wire {
 impl fmt::Debug for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire").field("stands", &self.stands()).finish_non_exhaustive()
+    }
+}
+
+/// Who reads a connection. However that ends, also with the runtime, it is told.
+struct Reader<H: FnMut(Option<Notification>)> {
+    heard: H,
+    at_end: Arc<Mutex<Option<Vec<AtEnd>>>>,
+    _reading: watch::Sender<()>,
+}
+
+impl<H: FnMut(Option<Notification>)> Drop for Reader<H> {
+    fn drop(&mut self) {
+        (self.heard)(None);
+        let work = self.at_end.lock().take();
+        work.into_iter().flatten().for_each(|work| work());
     }
 }
 

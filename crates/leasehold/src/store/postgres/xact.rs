@@ -100,7 +100,7 @@ impl PostgresTransactionStore {
         Box::pin(async move {
             let link = Link::to(place, names).map_err(while_connecting)?;
             link.wire().await.map_err(while_connecting)?;
-            let begin = begin(&link).await.map_err(while_connecting)?;
+            let begin = link.limited(begin(&link)).await.map_err(while_connecting)?;
             let connections = Connections::to(link, begin, LIMIT);
             // Whether there are transactions: the lock itself does not matter, and is nobody else's.
             let lock = any_lock().map_err(while_connecting)?;

@@ -87,9 +87,9 @@ impl Session {
             ended: AtomicBool::new(false),
             ending: OnceLock::new(),
         });
-        let (watched, over) = (Arc::downgrade(&session), wire.over());
-        tokio::spawn(async move {
-            over.await;
+        let watched = Arc::downgrade(&session);
+        // No task of its own: its runtime might end before that of the connection, or with it.
+        wire.when_over(move || {
             if let Some(session) = watched.upgrade() {
                 session.end();
             }
@@ -101,12 +101,12 @@ impl Session {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The server's process, and since when it is there.
     /// Since when the server is asked to end it: since now, if it was not before.
     pub(super) fn ending(&self) -> Moment {
         *self.ending.get_or_init(|| Clock::system().now())
     }
 
+    /// The server's process, and since when it is there.
     pub(super) const fn backend(&self) -> &(i32, String) {
         &self.backend
     }

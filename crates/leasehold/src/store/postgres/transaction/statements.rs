@@ -24,6 +24,9 @@ const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);
 const CANCELS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How long it may take to ask.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+
 type Answer<T> = std::result::Result<T, tokio_postgres::Error>;
 
 /// Takes the lock, as long as the session's limits let it wait.
@@ -187,7 +190,7 @@ impl Drop for Waiting {
             let mut pause = PAUSE;
             for _ in 0..CANCELS {
                 let cancelling = async {
-                    token.cancel_query(tls.clone()).await.ok();
+                    tokio::time::timeout(CANCEL_LIMIT, token.cancel_query(tls.clone())).await.ok();
                     tokio::time::sleep(pause).await;
                 };
                 // One that came before the statement was discarded; one that comes after it would meet the next one.

@@ -1,24 +1,28 @@
 //! The connections that transactions run on: so many and no more, used again once they are known to be at rest.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::super::answer;
+use super::super::fault::{self, Effect};
 use super::super::link::Link;
 use super::super::wire::{Wire, text};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, LostReason, Result};
 use crate::store::Loss;
+use crate::types::FencingToken;
 
 /// A connection that nobody has used for so long is ended.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How long a claim waits for a place that somebody is leaving: many times what a cancel request and a rollback take.
-const LEAVING: Duration = Duration::from_secs(4);
+/// How long a claim waits for a place that somebody is leaving, beside a twelfth of its ttl, which is half of what a call has
+/// time for: many times what a cancel request and a rollback take.
+const LEAVING: (Duration, u32) = (Duration::from_secs(4), 12);
 
 /// How long the server may take to end what is left of a connection that was cut.
 const ENDING: Duration = Duration::from_secs(1);
@@ -63,9 +67,9 @@ impl Connections {
         self.begin.replace("{id}", id).replace("{name}", &name(id))
     }
 
-    /// A place, and a connection for it.
-    pub(super) async fn take(&self) -> Result<(OwnedSemaphorePermit, Connection)> {
-        let place = self.place().await?;
+    /// A place, and a connection for it, for a claim of this length.
+    pub(super) async fn take(&self, ttl: Duration) -> Result<(OwnedSemaphorePermit, Connection)> {
+        let place = self.place(LEAVING.0.min(ttl / LEAVING.1)).await?;
         let spare = std::iter::from_fn(|| self.spares.lock().pop()).find(|(_, spare)| spare.wire.stands());
         let connection = match spare {
             Some((_, spare)) if !self.link.is_closed() => spare,
@@ -74,12 +78,12 @@ impl Connections {
         Ok((place, connection))
     }
 
-    async fn place(&self) -> Result<OwnedSemaphorePermit> {
+    async fn place(&self, wait: Duration) -> Result<OwnedSemaphorePermit> {
         if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
             return Ok(place);
         }
         if self.leaving.load(Ordering::Acquire) > 0
-            && let Ok(Ok(place)) = tokio::time::timeout(LEAVING, Arc::clone(&self.places).acquire_owned()).await
+            && let Ok(Ok(place)) = tokio::time::timeout(wait, Arc::clone(&self.places).acquire_owned()).await
         {
             return Ok(place);
         }
@@ -102,17 +106,28 @@ impl Connections {
         }
         self.spares.lock().push((Clock::system().now(), connection));
         if !self.is_watched.swap(true, Ordering::AcqRel) {
-            let watched = Arc::downgrade(self);
+            let mut watcher = Watcher { connections: Arc::downgrade(self), is_done: false };
             tokio::spawn(async move {
-                loop {
+                while !watcher.is_done {
                     tokio::time::sleep(IDLE).await;
-                    let Some(connections) = watched.upgrade() else { return };
-                    if connections.prune() {
-                        return;
-                    }
+                    watcher.is_done = watcher.connections.upgrade().is_none_or(|connections| connections.prune());
                 }
             });
         }
+    }
+
+    /// The next token, and since when the server is there that gave it.
+    pub(super) async fn draw(&self) -> Result<(FencingToken, i64)> {
+        let rows = self.link.change(&self.link.statements.draw, &[]).await?;
+        let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
+        let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
+        Ok((fence, answer::get(row, 1, Effect::Change)?))
+    }
+
+    /// Two servers were met: uses no connection any more that leads to either, but for locks that there are.
+    pub(super) fn start_anew(&self) {
+        drop(std::mem::take(&mut *self.spares.lock()));
+        self.link.start_anew();
     }
 
     /// Ends those that were not used for long. `true` = there are none left.
@@ -183,6 +198,20 @@ pub(super) struct Leaving(Arc<Connections>);
 impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.leaving.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Who looks after spares. Where its runtime ends before that is done, there may be another one.
+struct Watcher {
+    connections: Weak<Connections>,
+    is_done: bool,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        if let Some(connections) = self.connections.upgrade().filter(|_| !self.is_done) {
+            connections.is_watched.store(false, Ordering::Release);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -201,15 +202,30 @@ impl Seat {
             Err(_) if held.transaction.has_ended() => false,
             answer => answer?,
         };
-        if is_held {
-            self.seen();
-        } else {
+        if is_held && self.seen().is_none() {
+            // The place was left meanwhile, and what it was granted is being given back.
+            held.transaction.in_time(self.until_given_back(held)).await?;
+            return Ok(false);
+        }
+        if !is_held {
             held.loss.raise(LostReason::ConnectionLost);
             self.over(None);
             // So that what is left of it is in nobody's way.
             held.transaction.abandon().await;
         }
         Ok(is_held)
+    }
+
+    /// Waits until the task that stood in line has given back what it was granted.
+    async fn until_given_back(&self, held: &Held) -> Result<()> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if held.transaction.has_left() {
+                return Ok(());
+            }
+            changed.await;
+        }
     }
 
     /// What this owner holds, if that is so.

@@ -20,7 +20,8 @@ use crate::store::Loss;
 use crate::types::FencingToken;
 
 /// What is asked in a transaction is asked of that very one, or answered with nothing.
-const TRY: &str = "SELECT CASE WHEN {is_ours} THEN pg_try_advisory_xact_lock({lock}) END, pg_backend_pid()";
+const TRY: &str = "SELECT CASE WHEN {is_ours} THEN pg_try_advisory_xact_lock({lock}) END, pg_backend_pid(), \
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 const LOCK: &str = "SELECT CASE WHEN {is_ours} THEN pg_advisory_xact_lock({lock})::text IS NOT NULL END";
 const CHECK: &str = "SELECT {is_ours}";
 const END: &str = "SELECT {is_ours}; ROLLBACK";
@@ -40,8 +41,9 @@ pub(super) struct Transaction {
     /// What it carries as long as it lasts: whoever reads it is in this very transaction.
     id: String,
     lock: i64,
-    /// The server's process.
+    /// The server's process, and since when the server is there.
     pid: i32,
+    server: i64,
     /// How long a step may take.
     limit: Duration,
     /// It has ended, and the connection is somebody else's or none any more.
@@ -53,20 +55,21 @@ impl Transaction {
     /// Begins one and asks for a lock, in one round trip. Answers with whether it was free.
     pub(super) async fn begin(connections: &Arc<Connections>, lock: i64, ttl: Duration) -> Result<(Self, bool)> {
         let id = wire::new_id()?;
-        let (place, connection) = connections.take().await?;
+        let (place, connection) = connections.take(ttl).await?;
         let mut transaction = Self {
             connections: Arc::clone(connections),
             connection,
             id,
             lock,
             pid: 0,
+            server: 0,
             limit: (ttl / 6).clamp(LIMITS.0, LIMITS.1),
             is_over: AtomicBool::new(false),
             place: Mutex::new(Some(place)),
         };
         match transaction.in_time(transaction.try_lock()).await {
-            Ok((locked, pid)) => {
-                transaction.pid = pid;
+            Ok((locked, pid, server)) => {
+                (transaction.pid, transaction.server) = (pid, server);
                 Ok((transaction, locked))
             }
             Err(error) => {
@@ -76,15 +79,15 @@ impl Transaction {
         }
     }
 
-    async fn try_lock(&self) -> Result<(bool, i32)> {
+    async fn try_lock(&self) -> Result<(bool, i32, i64)> {
         let begin = format!("{}; {}", self.connections.begin(&self.id), self.fill_in(TRY));
         let row = self.connection.wire.ask_plainly(&begin).await.map_err(|error| {
             let is_pooled = |told: &DbError| told.message().contains("statement pooling");
             if error.as_db_error().is_some_and(is_pooled) { pooled() } else { failed(error) }
         })?;
-        let pid = row.as_ref().and_then(|row| row.get(1)?.parse().ok());
-        let pid = pid.ok_or_else(|| fault::unexpected(Effect::Change))?;
-        Ok((verdict(row.as_ref()).ok_or_else(pooled)?, pid))
+        let known = row.as_ref().and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?)));
+        let (pid, server) = known.ok_or_else(|| fault::unexpected(Effect::Change))?;
+        Ok((verdict(row.as_ref()).ok_or_else(pooled)?, pid, server))
     }
 
     /// Waits for the lock within the server, in its line; `None` = the statement came to another transaction.
@@ -97,17 +100,17 @@ impl Transaction {
         let asking: [Parameter<'_>; 2] = [(&self.pid, Type::INT4), (&self.lock, Type::INT8)];
         let standing = self.connections.link.look(include_str!("../sql/xact_standing.sql"), &asking);
         let rows = self.in_time(standing).await?;
-        rows.first().map(|row| answer::get(row, 0, Effect::Look)).transpose()
+        let row = rows.first().ok_or_else(fault::unexpected_look)?;
+        self.is_of(answer::get(row, 1, Effect::Look)?)?;
+        answer::get(row, 0, Effect::Look)
     }
 
     /// Draws a token under the lock, which was granted: whoever has it once the token is drawn had it before. From then on
     /// its loss is told.
     pub(super) async fn draw(&self) -> Result<(FencingToken, Loss)> {
-        let link = &self.connections.link;
-        let rows = self.in_time(link.change(&link.statements.draw, &[])).await?;
-        let row = rows.first().ok_or_else(|| fault::unexpected(Effect::Change))?;
-        let fence = answer::token(answer::get(row, 0, Effect::Change)?, Effect::Change)?;
-        if !self.check().await? {
+        let (fence, server) = self.in_time(self.connections.draw()).await?;
+        self.is_of(server)?;
+        if !self.checked(Effect::Change).await? {
             return Err(Error::new(ErrorKind::Unavailable, "the session that had the lock ended at once"));
         }
         let loss = Loss::new();
@@ -117,16 +120,36 @@ impl Transaction {
 
     /// Whether it is still the one that was begun: then it has what it was granted.
     pub(super) async fn check(&self) -> Result<bool> {
+        self.checked(Effect::Look).await
+    }
+
+    /// What it comes to that there is no answer depends on whether something was under way.
+    async fn checked(&self, effect: Effect) -> Result<bool> {
         let check = self.fill_in(CHECK);
         let checking = async {
             match self.connection.wire.ask_plainly(&check).await {
                 Ok(row) => Ok(verdict(row.as_ref()) == Some(true)),
                 // Whatever the server refuses, it has rolled the transaction back: the lock is free.
                 Err(error) if error.as_db_error().is_some() => Ok(false),
-                Err(error) => Err(fault::of_look(error)),
+                Err(error) => Err(fault::of(error, effect)),
             }
         };
         self.in_time(checking).await
+    }
+
+    /// Makes sure that everything is asked of one server: a name may have come to lead to another one, which knows nothing of
+    /// these locks, and has a sequence of its own.
+    fn is_of(&self, server: i64) -> Result<()> {
+        if server == self.server {
+            return Ok(());
+        }
+        self.connections.start_anew();
+        Err(Error::new(ErrorKind::Unavailable, "its connections led to two servers, so it makes them anew"))
+    }
+
+    /// Whether nothing is left of it at the server, as far as that can be known.
+    pub(super) fn has_left(&self) -> bool {
+        self.place.lock().is_none()
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -171,13 +194,18 @@ impl Transaction {
 
     /// Gives the connection up, and has the server end what is left of it.
     pub(super) async fn abandon(&self) {
+        // Else it may be somebody else's by now.
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let _leaving = self.connections.leaving();
         self.connection.cut();
         self.connections.end(&self.id).await;
-        self.over();
+        drop(self.place.lock().take());
     }
 
-    async fn in_time<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Within the time for one step.
+    pub(super) async fn in_time<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = self.limit;
         tokio::time::timeout(limit, step).await.unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::Indeterminate, format!("the server did not answer within {limit:?}")))
@@ -191,13 +219,10 @@ impl Transaction {
     }
 
     fn rest(&self) {
-        self.connections.put_back(self.connection.clone());
-        self.over();
-    }
-
-    fn over(&self) {
-        self.is_over.store(true, Ordering::Release);
-        drop(self.place.lock().take());
+        if !self.is_over.swap(true, Ordering::AcqRel) {
+            self.connections.put_back(self.connection.clone());
+            drop(self.place.lock().take());
+        }
     }
 }
 
