@@ -30,6 +30,9 @@ mod transactions;
 
 const PASSWORD: &str = "swordfish";
 
+/// How the URLs of the stores begin, with a password or without.
+const URLS: [&str; 2] = ["redis://", "postgres://"];
+
 #[test]
 fn memory_tells_the_story() {
     run(async {
@@ -228,7 +231,7 @@ fn assert_same(name: &str, measured: &BTreeMap<String, i64>, passes: bool) {
 
 fn show_nothing(secrets: &Secrets, shown: &[String]) {
     for shown in shown {
-        for secret in secrets.tokens().iter().map(String::as_str).chain([PASSWORD]) {
+        for secret in secrets.tokens().iter().map(String::as_str).chain([PASSWORD]).chain(URLS) {
             assert!(!shown.contains(secret), "{secret} is shown");
         }
     }
