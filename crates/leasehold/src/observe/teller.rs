@@ -116,14 +116,11 @@ impl Teller {
         if !self.is_heard() {
             return;
         }
-        match self.begin(None) {
-            Some(telling) if telling.is_overdue => telling.tell_on_a_thread(),
-            Some(telling) => {
-                if telling.tell(SHARE) {
-                    self.tell_apart();
-                }
-            }
-            None => {}
+        let Some(telling) = self.begin(None) else { return };
+        if telling.is_overdue {
+            telling.tell_on_a_thread();
+        } else if telling.tell(SHARE) {
+            self.tell_apart();
         }
     }
 
