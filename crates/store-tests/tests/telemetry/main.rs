@@ -72,6 +72,8 @@ fn keys_are_labels_where_they_are_mapped() {
             assert_eq!(brief.lost().await, LostReason::Expired);
         }
         locks.close(Close::Release).await.unwrap();
+        // The end of a lease may be told by the renewal task, on a thread of its own.
+        scenario::at_rest(&locks).await;
         provider.force_flush().unwrap();
         for measured in [meters::of("labelled", "memory"), meters::exported(&exporter)] {
             let of = |instrument: &str| -> Vec<_> {
