@@ -7,6 +7,11 @@
 //! ```
 //!
 //! The difference of two runs is what the cycles between them cost, without start-up.
+//!
+//! What telemetry costs is told by a second count, of the engine without it. That is the source as it was just before
+//! telemetry and this file came in: `git log --diff-filter=A -- crates/leasehold/benches/instructions.rs` shows the change,
+//! and the commit before it is the one to build. It needs this file, its section in `Cargo.toml`, today's `Cargo.lock` and
+//! the same compiler, so that nothing but the engine differs.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that fails has nothing to report")]
 

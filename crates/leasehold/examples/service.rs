@@ -36,7 +36,8 @@ pub(crate) fn settings() -> Config {
     Config::from_env("SERVICE").or(defaults.breaker(Duration::from_secs(10)).retry(Duration::from_secs(1)))
 }
 
-/// Serves until it is told to stop; then work is stopped and every lease given back.
+/// Serves until it is told to stop; then requests that are under way come to their end, and every lease is given back.
+/// One that hangs would hold that up without end: give such requests a limit of their own.
 pub(crate) async fn serve(
     listener: TcpListener,
     locks: LockManager,

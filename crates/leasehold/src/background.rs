@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::own_runtime::OwnRuntime;
+use crate::stealable::{offer, stealable};
 
 /// Spawns on the manager's own runtime if it has one, else on the one it was built in; without one, or when that one is
 /// gone, on that of the call at hand.
@@ -35,20 +36,25 @@ impl Background {
         Self { runtime, _own: own, tickets: Arc::default(), given_up: AtomicUsize::new(0) }
     }
 
-    /// Spawns `work`; `false` if there is no runtime to do so.
+    /// Spawns `work`, and code that blocks right after that does not hold it up as long as another worker is free;
+    /// `false` if there is no runtime to do so.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
         let work = Arc::new(Mutex::new(Some(Box::pin(work) as Work)));
         let here = Handle::try_current().ok();
         self.runtime.iter().chain(here.iter()).any(|runtime| {
             let slot = Arc::clone(&work);
-            let task = runtime.spawn(async move {
+            let task = runtime.spawn(stealable(async move {
                 let work = slot.lock().take();
                 if let Some(work) = work {
                     work.await;
                 }
-            });
+            }));
             // A runtime that was shut down drops the task at once and leaves the work in its slot.
-            !task.is_finished() || work.lock().is_none()
+            let is_taken = !task.is_finished() || work.lock().is_none();
+            if is_taken {
+                offer(runtime);
+            }
+            is_taken
         })
     }
 

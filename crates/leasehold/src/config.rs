@@ -14,8 +14,8 @@
 //! | `noop:` | none: everybody is granted |
 //!
 //! Every store takes the options `namespace`, `ttl`, `op_timeout`, `connect_timeout`, `retry`, `breaker` and `own_runtime`,
-//! as in `sqlite:///run/app.db?ttl=1m&namespace=app`; those with a password also `password_file`. Parts of a path and of an option are percent-encoded where they hold
-//! `?`, `#`, `%` or `&`.
+//! as in `sqlite:///run/app.db?ttl=1m&namespace=app`; those with a password also `password_file`, and those of Redis but `redlock` also
+//! `wait_replicas`. Parts of a path and of an option are percent-encoded where they hold `?`, `#`, `%` or `&`.
 //!
 //! [`Config`] gathers settings from several places; with the feature `config` also from TOML and everything else that
 //! serde reads.
@@ -47,7 +47,7 @@ pub use self::resolved::Resolved;
 use self::source::Said;
 pub use self::source::{Setting, Source};
 use self::url::Parts;
-use self::words::{named, near, positive, switch_in_words, wait_in_words, words, words_or_off};
+use self::words::{named, near, path_in_words, positive, switch_in_words, wait_in_words, words, words_or_off};
 
 /// Opens the store that `url` names and prepares a manager with the options that it gives.
 ///
@@ -333,7 +333,7 @@ impl Config {
                 Some("off".to_owned()),
             ),
             shown("password", self.password.clone(), |_| "***".to_owned(), None),
-            shown("password_file", self.password_file.clone(), |path| path.display().to_string(), None),
+            shown("password_file", self.password_file.clone(), path_in_words, None),
         ]
     }
 

@@ -37,6 +37,10 @@ impl LockGuard {
         Self { handle: LeaseHandle { lease } }
     }
 
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.handle.lease
+    }
+
     /// The secret that names this acquisition, for another process that is to act on the lease while this guard holds
     /// it: with [`Lock::release_by`](crate::Lock::release_by), [`Lock::extend_by`](crate::Lock::extend_by) or
     /// [`Lock::resume`](crate::Lock::resume).

@@ -71,6 +71,7 @@ mod renew;
 #[cfg(feature = "schedule")]
 pub mod schedule;
 mod scoped;
+mod stealable;
 pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guard::{LeaseHandle, LockGuard};
 use crate::holder;
-use crate::lease::{Lease, Terms};
+use crate::lease::Terms;
 use crate::options::{Renew, Wait};
 use crate::scoped::{self, Ran};
 use crate::store::{Holder, HolderInfo, Tie};
@@ -218,8 +218,8 @@ impl Lock {
             outcome = Empty,
         );
         let ran = async {
-            match self.acquire_lease(self.wait).await? {
-                Some(lease) => scoped::run(lease, work, &span).await.map(Some),
+            match self.acquire_with(self.wait).await? {
+                Some(guard) => scoped::run(guard, work, &span).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -242,10 +242,6 @@ impl Lock {
     }
 
     async fn acquire_with(&self, wait: Wait) -> Result<Option<LockGuard>> {
-        Ok(self.acquire_lease(wait).await?.map(LockGuard::new))
-    }
-
-    async fn acquire_lease(&self, wait: Wait) -> Result<Option<Arc<Lease>>> {
         let (engine, key) = (&self.engine, self.key_for(Operation::Acquire)?);
         let span = tracing::debug_span!(
             "lock.acquire",
@@ -270,8 +266,18 @@ impl Lock {
             }
         };
         let request = Request { engine, key, terms, holder: self.holder.as_ref() };
-        // Moved once only, for it is large.
-        pin!(request.acquire(wait, &span)).instrument(span.clone()).await
+        // Here before the span is left or closed: a subscriber that panics then must not leave a lease without a guard.
+        let mut granted = None;
+        {
+            // Moved once only, for it is large.
+            let asked = pin!(async {
+                granted = request.acquire(wait, &span).await?.map(LockGuard::new);
+                Ok::<_, Error>(())
+            });
+            asked.instrument(span.clone()).await?;
+        }
+        drop(span);
+        Ok(granted)
     }
 
     /// The key of a call. A name that makes none is in the way of its event, too: there is nothing to tell of.

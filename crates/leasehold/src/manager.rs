@@ -199,8 +199,8 @@ impl LockManager {
         };
         let removed = engine.reported(removed, Operation::ForceRelease, Some(&key))?;
         match removed {
-            Some(_) => tracing::warn!(key = key.name(), "force release"),
-            None => tracing::debug!(key = key.name(), "force release: nothing was held"),
+            Some(_) => tracing::warn!(key = key.name(), store = self.store_name(), "force release"),
+            None => tracing::debug!(key = key.name(), store = self.store_name(), "force release: nothing was held"),
         }
         engine.lines.ring(&key);
         Ok(removed)

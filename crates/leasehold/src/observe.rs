@@ -16,9 +16,9 @@
 //! renewal task has to tell is told on a thread for blocking work, after the leases are seen to. One that panics is
 //! caught, which is logged once, and is told of the next event as if nothing had happened. One that blocks holds up the
 //! thread that tells it and nobody else: meanwhile up to 10,000 events are kept for it, and what goes beyond is
-//! [`Missed`]. So neither costs a lease, with one exception: on a runtime with a single thread, a call that tells an
-//! observer that blocks blocks everything, renewals included, as blocking code always does there. Have such an
-//! observer pass the events on, to a thread of its own:
+//! [`Missed`]. So neither costs a lease, with one exception: on a runtime that has no other worker free, above all one with
+//! a single thread, a call that tells an observer that blocks blocks everything, renewals included, as blocking code always
+//! does there. Have such an observer pass the events on, to a thread of its own:
 //!
 //! ```
 //! # use leasehold::observe::{Event, Observer};
@@ -283,7 +283,8 @@ events! {
         release_sent: bool,
     }
 
-    /// The store was asked. A request whose call was dropped before the answer is not told.
+    /// The store was asked. A request whose call was dropped before the answer is not told. What stands in front of the
+    /// store belongs to it: a retry answers once for all its tries, a breaker that is open answers for the store.
     StoreCall {
         /// What was asked.
         operation: Operation,

@@ -20,6 +20,7 @@ use crate::engine::{Engine, log};
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::lease::{Lease, Reserved, SUSPEND_CHECK, Use};
 use crate::observe::{Event, RenewalFailed, Renewed, outcome};
+use crate::stealable::stealable;
 use crate::store::{Claim, Grant};
 
 /// Leases due within this time of each other are renewed together.
@@ -209,7 +210,7 @@ async fn run(running: Running, engine: Weak<Engine>) {
                 return;
             }
             for batch in into_batches(renewals.due(engine.clock.now())) {
-                batches.spawn(renew(Arc::clone(&engine), batch));
+                batches.spawn(stealable(renew(Arc::clone(&engine), batch)));
             }
             engine.teller.tell_apart();
             renewals.first_due().map(|due| due.since(engine.clock.now()).min(SUSPEND_CHECK))

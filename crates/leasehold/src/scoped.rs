@@ -46,17 +46,17 @@ enum End<T> {
 
 /// Runs `work` under the lease. Dropped, it drops the work first and then gives the lease back in the background.
 pub(crate) async fn run<T, F: Future<Output = T>>(
-    lease: Arc<Lease>,
+    guard: LockGuard,
     work: impl FnOnce(LeaseHandle) -> F,
     span: &Span,
 ) -> Result<Ran<T>> {
+    let lease = Arc::clone(guard.lease());
     if !span.is_disabled() {
         lease.record_on(span);
     }
     // Closing the manager waits for the work to be stopped; so the release is not sent before.
     let ticket = lease.engine.background.ticket();
     lease.scoped.store(true, Ordering::Release);
-    let guard = LockGuard::new(Arc::clone(&lease));
     let handle = guard.handle();
     // Started by the first poll, so that code before its first await is stopped and caught like the rest.
     match stop_on_loss(&lease, async move { work(handle).await }).await {

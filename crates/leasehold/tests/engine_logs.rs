@@ -222,13 +222,22 @@ async fn spans_say_how_it_went() {
     is(&logs.spans("lock.with")[1], &[("outcome", "panicked")]);
 }
 
-/// Panics once, at a span of a release or at the line about a dropped guard.
+/// Panics once, at a point of the spans of calls or at the line about a dropped guard.
 #[derive(Clone)]
 struct Panics(&'static str, Arc<AtomicBool>);
+
+/// The spans at which it may, by their ids; 1 is any other.
+const SPANS: [(&str, u64); 4] = [("lock.release", 2), ("lock.acquire", 3), ("lock.resume", 4), ("lock.with", 5)];
 
 impl Panics {
     fn at(&self, point: &str) {
         assert!(self.0 != point || self.1.swap(true, Ordering::Relaxed), "the subscriber panics");
+    }
+
+    fn at_span(&self, what: &str, id: &Id) {
+        if let Some((name, _)) = SPANS.iter().find(|(_, known)| *known == id.into_u64()) {
+            self.at(&format!("{what} {name}"));
+        }
     }
 }
 
@@ -238,14 +247,14 @@ impl Subscriber for Panics {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        if span.metadata().name() == "lock.release" {
-            self.at("new span");
-            return Id::from_u64(2);
-        }
-        Id::from_u64(1)
+        let name = span.metadata().name();
+        self.at(&format!("new span {name}"));
+        Id::from_u64(SPANS.iter().find(|(known, _)| *known == name).map_or(1, |(_, id)| *id))
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, id: &Id, _: &Record<'_>) {
+        self.at_span("record", id);
+    }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
@@ -258,17 +267,17 @@ impl Subscriber for Panics {
     }
 
     fn enter(&self, id: &Id) {
-        if id.into_u64() == 2 {
-            self.at("enter");
-        }
+        self.at_span("enter", id);
     }
 
-    fn exit(&self, _: &Id) {}
+    fn exit(&self, id: &Id) {
+        self.at_span("exit", id);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_panics_loses_no_release() {
-    for point in ["new span", "enter", "event"] {
+    for point in ["new span lock.release", "enter lock.release", "event"] {
         let panicked = Arc::<AtomicBool>::default();
         let _listens = tracing::subscriber::set_default(Panics(point, Arc::clone(&panicked)));
         let rig = Rig::new();
@@ -281,6 +290,41 @@ async fn a_subscriber_that_panics_loses_no_release() {
         }
         assert!(panicked.load(Ordering::Relaxed), "{point}");
         sleep(secs(2)).await;
+        assert!(rig.is_free("k").await, "{point}");
+        until_nothing_is_left(&manager).await;
+    }
+}
+
+/// Nobody gets a guard then, so nobody could give the lease back.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_leaves_no_lease_behind() {
+    for point in [
+        "new span lock.acquire",
+        "enter lock.acquire",
+        "record lock.acquire",
+        "exit lock.acquire",
+        "enter lock.resume",
+        "record lock.resume",
+        "exit lock.resume",
+        "record lock.with",
+        "exit lock.with",
+    ] {
+        let rig = Rig::new();
+        let manager = rig.manager();
+        let panicked = Arc::<AtomicBool>::default();
+        let listens = tracing::subscriber::set_default(Panics(point, Arc::clone(&panicked)));
+        let lock = manager.lock("k").ttl(secs(20));
+        let call = tokio::spawn(async move {
+            let token = lock.acquire().await.unwrap().hand_over().await.unwrap();
+            lock.resume(&token).await.unwrap().release().await.unwrap();
+            lock.run(async |_| settle().await).await.map(drop)
+        });
+        // A line of the log is no reason to fail, a panic elsewhere goes on to the caller.
+        _ = call.await;
+        assert!(panicked.load(Ordering::Relaxed), "{point}");
+        drop(listens);
+        // What was handed over and not taken on stands until its ttl.
+        sleep(secs(30)).await;
         assert!(rig.is_free("k").await, "{point}");
         until_nothing_is_left(&manager).await;
     }

@@ -234,7 +234,7 @@ async fn gauges_return_to_zero_wherever_a_future_is_dropped() {
 #[derive(Debug)]
 struct Blocks {
     on: fn(&Event) -> bool,
-    reached: SyncSender<()>,
+    has_blocked: Arc<Mutex<bool>>,
     go_on: Mutex<Receiver<()>>,
     missed: Arc<Mutex<u64>>,
 }
@@ -244,7 +244,7 @@ impl Observer for Blocks {
         if let Event::Missed(it) = event {
             *self.missed.lock() += it.events;
         }
-        if (self.on)(event) && self.reached.try_send(()).is_ok() {
+        if (self.on)(event) && !std::mem::replace(&mut *self.has_blocked.lock(), true) {
             self.go_on.lock().recv().ok();
         }
     }
@@ -252,12 +252,10 @@ impl Observer for Blocks {
 
 /// An observer that blocks at the first event of this kind until the sender is dropped.
 fn blocks(on: fn(&Event) -> bool) -> (Blocks, SyncSender<()>, Arc<Mutex<u64>>) {
-    // Room for one word that nobody reads: it blocks once.
-    let (reached, word) = sync_channel(1);
-    std::mem::forget(word);
     let (let_go, go_on) = sync_channel(1);
     let missed = Arc::<Mutex<u64>>::default();
-    (Blocks { on, reached, go_on: Mutex::new(go_on), missed: Arc::clone(&missed) }, let_go, missed)
+    let observer = Blocks { on, has_blocked: Arc::default(), go_on: Mutex::new(go_on), missed: Arc::clone(&missed) };
+    (observer, let_go, missed)
 }
 
 /// On a runtime with a single thread, since there everything stands still when that one is blocked.
@@ -296,13 +294,14 @@ async fn an_observer_that_blocks_in_a_renewal_costs_no_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_an_observer_blocks_holds_up_nobody_else() {
     let (observer, let_go, missed) = blocks(|event| matches!(event, Event::Acquired(it) if it.key.name() == "blocked"));
+    let has_blocked = Arc::clone(&observer.has_blocked);
     let manager = LockManager::builder(MemoryStore::new()).ttl(secs(6)).observer(observer).build().unwrap();
     let lock = manager.lock("blocked");
     let blocked = tokio::spawn(async move { lock.acquire().await });
-    let held = manager.lock("held").try_acquire().await.unwrap().unwrap();
-    while manager.holder("blocked").await.unwrap().is_none() {
+    while !*has_blocked.lock() {
         sleep(ms(1)).await;
     }
+    let held = manager.lock("held").try_acquire().await.unwrap().unwrap();
     // More events than are kept.
     for _ in 0..3000 {
         manager.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
@@ -323,6 +322,35 @@ async fn a_call_that_an_observer_blocks_holds_up_nobody_else() {
         sleep(ms(10)).await;
     }
     assert!(*missed.lock() > 3000);
+}
+
+/// Jobs that block often run under the very leases that are told of.
+#[test]
+fn events_are_told_while_every_thread_for_blocking_work_is_busy() {
+    let builder = &mut tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).max_blocking_threads(1).enable_time().build().unwrap();
+    let told = Names::default();
+    let (let_go, go_on) = sync_channel::<()>(1);
+    runtime.block_on(async {
+        let manager = LockManager::builder(MemoryStore::new()).ttl(secs(3)).observer(told.clone()).build().unwrap();
+        let job = tokio::task::spawn_blocking(move || go_on.recv().is_ok());
+        let held = manager.lock("held").try_acquire().await.unwrap().unwrap();
+        // Its renewal is to be told on such a thread.
+        sleep(secs(2)).await;
+        manager.lock("other").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        // The next who has something to tell finds that nobody does.
+        let all_told = async {
+            while told.0.lock().0.join(" ") != "acquiring acquired acquiring acquired ended released" {
+                held.check().unwrap();
+                manager.lock("other").holder().await.unwrap();
+                sleep(ms(20)).await;
+            }
+        };
+        timeout(secs(30), all_told).await.unwrap();
+        drop(let_go);
+        held.release().await.unwrap();
+        assert!(!job.await.unwrap());
+    });
 }
 
 #[derive(Debug)]

@@ -41,6 +41,21 @@ fn an_advisory_lock_on_postgres_is_held_while_every_worker_is_blocked() {
     held_while_blocked(&format!("{}{separator}mode=advisory", table.url()));
 }
 
+/// Each lock has a connection of its own there.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_lock_of_a_transaction_on_postgres_is_held_while_every_worker_is_blocked() {
+    let table = Table::new();
+    let separator = if table.url().contains('?') { '&' } else { '?' };
+    held_while_blocked(&format!("{}{separator}mode=xact", table.url()));
+}
+
+#[test]
+fn a_lease_in_a_file_is_held_while_every_worker_is_blocked() {
+    let directory = tempfile::tempdir().unwrap();
+    held_while_blocked(&format!("sqlite://{}", directory.path().join("leases.db").display()));
+}
+
 fn held_while_blocked(url: &str) {
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
     let config = Config::from_url(url).ttl(TTL).own_runtime(true);

@@ -70,3 +70,23 @@ fn passwords_in_urls_do_not_show() {
         }
     }
 }
+
+/// A usual slip: the secret itself where the file that holds it is to be named.
+#[test]
+fn a_secret_in_the_place_of_its_file_does_not_show() {
+    let place = Place::new();
+    let url = "redis://localhost:1/0?password_file=hunter2";
+    for (variables, arguments) in [
+        (&[("LEASEHOLD_STORE_FILE", "redis://u:hunter2@h")][..], &["show", "k"][..]),
+        (&[("LEASEHOLD_STORE", "redis://localhost:1/0"), ("LEASEHOLD_PASSWORD_FILE", "hunter2")], &["show", "k"]),
+        (&[("LEASEHOLD_STORE", "redis://localhost:1/0"), ("LEASEHOLD_PASSWORD_FILE", "hunter2")], &["config", "show"]),
+        (&[("LEASEHOLD_STORE", url)], &["show", "k"]),
+        (&[("LEASEHOLD_STORE", url)], &["config", "show"]),
+    ] {
+        let mut command = place.command(arguments.iter().copied());
+        command.env_remove("LEASEHOLD_STORE").envs(variables.iter().copied());
+        let finished = place.start(command).finish();
+        let shown = finished.stdout.clone() + &finished.stderr;
+        assert!(!shown.is_empty() && !shown.contains("hunter2"), "{variables:?} {arguments:?}: {shown}");
+    }
+}

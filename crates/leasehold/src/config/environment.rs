@@ -70,13 +70,14 @@ impl Config {
     }
 }
 
-/// The first line of a file that holds a secret.
+/// The first line of a file that holds a secret. What is no absolute path may be the secret itself, and is not repeated.
 pub(super) fn read(path: &Path) -> Result<String> {
+    let file = if path.is_absolute() { path.display().to_string() } else { "the file that it names".to_owned() };
     let text = fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::InvalidConfig, format!("cannot read {}: {error}", path.display())).with_source(error)
+        Error::new(ErrorKind::InvalidConfig, format!("cannot read {file}: {error}")).with_source(error)
     })?;
     match text.lines().next() {
         Some(line) if !line.is_empty() => Ok(line.to_owned()),
-        _ => Err(invalid(format!("{} is empty", path.display()))),
+        _ => Err(invalid(format!("{file} is empty"))),
     }
 }

@@ -175,6 +175,14 @@ impl<'de> Deserialize<'de> for Text {
                 Err(E::custom("a number, expected a text in quotes"))
             }
 
+            fn visit_u128<E: de::Error>(self, _: u128) -> Result<Text, E> {
+                Err(E::custom("a number, expected a text in quotes"))
+            }
+
+            fn visit_i128<E: de::Error>(self, _: i128) -> Result<Text, E> {
+                Err(E::custom("a number, expected a text in quotes"))
+            }
+
             fn visit_f64<E: de::Error>(self, _: f64) -> Result<Text, E> {
                 Err(E::custom("a number, expected a text in quotes"))
             }
@@ -276,6 +284,21 @@ mod tests {
                     && !said.contains('\n'),
                 "{text}: {said}"
             );
+        }
+    }
+
+    /// Formats other than TOML have numbers as long as that.
+    #[test]
+    fn a_long_number_is_not_repeated_either() {
+        use serde::de::IntoDeserializer;
+        type Refusal = de::value::Error;
+
+        let unsigned: Result<Text, Refusal> =
+            Text::deserialize(12_345_678_901_234_567_890_123_u128.into_deserializer());
+        let signed: Result<Text, Refusal> =
+            Text::deserialize((-12_345_678_901_234_567_890_123_i128).into_deserializer());
+        for refused in [unsigned, signed] {
+            assert_eq!(refused.err().unwrap().to_string(), "a number, expected a text in quotes");
         }
     }
 

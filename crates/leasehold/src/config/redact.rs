@@ -113,13 +113,20 @@ fn without_secret(option: &str) -> Cow<'_, str> {
         // It may be a value as well as a name.
         None => "***".into(),
         Some((name, value)) if is_secret(name) || decoded(value).contains([':', '@']) => format!("{name}=***").into(),
+        // A relative path may as well be the secret itself.
+        Some((name, value)) if names_secret(name) && !decoded(value).starts_with('/') => format!("{name}=***").into(),
         Some(_) => option.into(),
     }
 }
 
 fn is_secret(name: &str) -> bool {
+    names_secret(name) && !decoded(name).to_ascii_lowercase().ends_with("_file")
+}
+
+/// The same, or the name of a file that holds one.
+fn names_secret(name: &str) -> bool {
     let name = decoded(name).to_ascii_lowercase();
-    SECRETS.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
+    SECRETS.iter().any(|word| name.contains(word))
 }
 
 fn decoded(text: &str) -> String {
@@ -182,6 +189,8 @@ mod tests {
         for (options, shown) in [
             ("?Password=hunter2&ttl=5s&sslpassword=hunter2", "?Password=***&ttl=5s&sslpassword=***"),
             ("?password_file=/run/x", "?password_file=/run/x"),
+            ("?password_file=%2Frun%2Fx", "?password_file=%2Frun%2Fx"),
+            ("?password_file=hunter2&ca_file=ca.pem", "?password_file=***&ca_file=ca.pem"),
             ("?p%61ssword=hunter2", "?p%61ssword=***"),
             ("?password%3Dhunter2", "?***"),
             ("?hunter2&ttl=5s", "?***&ttl=5s"),

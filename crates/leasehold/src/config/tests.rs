@@ -216,6 +216,39 @@ fn secrets_come_from_files() {
     assert_eq!(Config::default().read_password().unwrap(), None);
 }
 
+/// A usual slip: the secret itself where the file that holds it is to be named.
+#[test]
+fn a_secret_in_the_place_of_its_file_is_not_shown() {
+    let url = from(&[("APP_STORE_FILE", "redis://u:hunter2@h")]).resolve().unwrap_err();
+    let (cut, relative) = (Config::default().password_file("hunter2"), Config::default().password_file("run/hunter2"));
+    let mut said = vec![url.to_string()];
+    for config in [cut, relative] {
+        said.push(config.read_password().unwrap_err().to_string());
+        said.extend(config.describe().into_iter().filter_map(|setting| setting.value));
+    }
+    for text in said {
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    // What can only be a path helps to find it.
+    let error = Config::default().password_file("/run/secrets/x").read_password().unwrap_err();
+    assert!(error.to_string().contains("cannot read /run/secrets/x: "), "{error}");
+    let error = from(&[("APP_STORE_FILE", "/run/secrets/x")]).resolve().unwrap_err();
+    assert!(error.to_string().contains("cannot read /run/secrets/x: "), "{error}");
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_secret_in_the_place_of_its_file_is_not_shown_by_options() {
+    for url in [
+        "redis://h?password_file=hunter2",
+        "redis+sentinel://h/x?sentinel_password_file=hunter2",
+        "redlock://a,b,c?password_file=hunter2",
+    ] {
+        let text = open(url).await.unwrap_err().to_string();
+        assert!(text.contains("cannot read the file that it names: ") && !text.contains("hunter2"), "{url}: {text}");
+    }
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn a_password_that_the_url_makes_needless_is_not_read() {

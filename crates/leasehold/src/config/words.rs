@@ -1,5 +1,6 @@
 //! Values as people write and read them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -58,6 +59,11 @@ pub(super) fn switch(text: &str) -> Result<bool> {
         "off" | "false" | "no" | "0" => Ok(false),
         _ => Err(invalid("neither on nor off")),
     }
+}
+
+/// What is no absolute path may be the secret itself.
+pub(super) fn path_in_words(path: PathBuf) -> String {
+    if path.is_absolute() { path.display().to_string() } else { "***".to_owned() }
 }
 
 pub(super) fn switch_in_words(is_on: bool) -> String {

@@ -1,5 +1,6 @@
 //! Acting on a lease by its owner token: taking it on, giving it back, extending it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tracing::field::Empty;
 
 use super::Lock;
 use crate::clock::Moment;
+use crate::engine::log;
 use crate::error::{Error, ErrorKind, LostReason, Operation, Result};
 use crate::extend::extend;
 use crate::guard::LockGuard;
@@ -43,16 +45,25 @@ impl Lock {
             outcome = Empty,
         );
         let called = engine.clock.now();
-        let resumed = self.transfer_from(key, owner).instrument(span.clone()).await;
-        if let Ok(lease) = &resumed {
-            let (waited, fencing) = (engine.clock.now().since(called), lease.fencing);
+        // Here before the span is left or closed: a subscriber that panics then must not leave a lease without a guard.
+        let mut taken = None;
+        let asked = async {
+            taken = Some(LockGuard::new(self.transfer_from(key, owner).await?));
+            Ok(())
+        };
+        let asked: Result<()> = pin!(asked).instrument(span.clone()).await;
+        if let Some(guard) = &taken {
+            let (waited, fencing) = (engine.clock.now().since(called), guard.lease().fencing);
             engine.teller.note(|store| Event::Resumed(Resumed { store, key: key.clone(), waited, fencing }));
         }
         if !span.is_disabled() {
-            resumed.iter().for_each(|lease| lease.record_on(&span));
-            span.record("outcome", resumed.as_ref().err().map_or(outcome::RESUMED, |error| error.kind().as_str()));
+            log(|| {
+                taken.iter().for_each(|guard| guard.lease().record_on(&span));
+                span.record("outcome", asked.as_ref().err().map_or(outcome::RESUMED, |error| error.kind().as_str()));
+            });
         }
-        engine.reported(resumed.map(LockGuard::new), Operation::Transfer, Some(key))
+        drop(span);
+        engine.reported(asked.and_then(|()| taken.ok_or_else(not_held)), Operation::Transfer, Some(key))
     }
 
     /// Gives back the lease that `owner` holds, without taking it on.

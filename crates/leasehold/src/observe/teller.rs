@@ -8,11 +8,14 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::{Event, Missed, Observer};
+use crate::clock::{Clock, Moment};
 use crate::engine::log;
 
 /// How many events are kept while an observer blocks.
@@ -20,6 +23,10 @@ const KEPT: usize = 10_000;
 
 /// How many events a call tells before it leaves the others' to a thread of their own.
 const SHARE: usize = 64;
+
+/// How long a thread for blocking work may take to begin. There may be none left, for as long as the work that others
+/// have there; then one is started for the events alone.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Teller {
@@ -34,9 +41,17 @@ pub(crate) struct Teller {
 #[derive(Debug, Default)]
 struct Noted {
     events: VecDeque<Event>,
-    /// A thread is telling, and will tell these as well.
-    telling: bool,
+    /// Whose turn it is: that of a thread that is telling, or was asked to, and will tell these as well.
+    turn: Option<Turn>,
+    turns: u64,
     missed: u64,
+}
+
+#[derive(Debug)]
+struct Turn {
+    number: u64,
+    /// Since when it is waited for a thread that has not begun.
+    asked: Option<Moment>,
 }
 
 impl Teller {
@@ -70,7 +85,7 @@ impl Teller {
     #[cfg(feature = "testkit")]
     pub(crate) fn untold(&self) -> usize {
         let noted = self.noted.lock();
-        noted.events.len() + usize::from(noted.telling)
+        noted.events.len() + usize::from(noted.turn.is_some())
     }
 
     /// Keeps an event until [`tell`](Self::tell).
@@ -98,7 +113,13 @@ impl Teller {
 
     /// Tells what was noted.
     pub(crate) fn tell(self: &Arc<Self>) {
-        if self.is_heard() && self.begin().is_some_and(|telling| telling.tell(SHARE)) {
+        if !self.is_heard() {
+            return;
+        }
+        let Some(telling) = self.begin(None) else { return };
+        if telling.is_overdue {
+            telling.tell_on_a_thread();
+        } else if telling.tell(SHARE) {
             self.tell_apart();
         }
     }
@@ -108,25 +129,36 @@ impl Teller {
         if !self.is_heard() {
             return;
         }
-        let Some(telling) = self.begin() else { return };
+        let Some(telling) = self.begin(Some(Clock::system().now())) else { return };
+        if telling.is_overdue {
+            return telling.tell_on_a_thread();
+        }
         let tell = move || _ = telling.tell(usize::MAX);
         let Ok(runtime) = Handle::try_current() else { return tell() };
         // Panics where the system has no thread left; what was to be told is then told here.
         if catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(tell)))).is_err()
-            && let Some(telling) = self.begin()
+            && let Some(telling) = self.begin(None)
         {
             telling.tell(usize::MAX);
         }
     }
 
-    /// `None` if there is nothing to tell, or somebody at it.
-    fn begin(self: &Arc<Self>) -> Option<Telling> {
+    /// `None` if there is nothing to tell, or it is the turn of somebody else who does not keep us waiting. `asked` = the
+    /// moment, if it will go on on another thread.
+    fn begin(self: &Arc<Self>, asked: Option<Moment>) -> Option<Telling> {
         let mut noted = self.noted.lock();
-        if noted.telling || noted.events.is_empty() {
+        if noted.events.is_empty() {
             return None;
         }
-        noted.telling = true;
-        Some(Telling { teller: Arc::clone(self), ended: false })
+        let is_overdue = match &noted.turn {
+            None => false,
+            Some(Turn { asked: Some(since), .. }) if Clock::system().now().since(*since) >= PATIENCE => true,
+            Some(_) => return None,
+        };
+        noted.turns += 1;
+        let number = noted.turns;
+        noted.turn = Some(Turn { number, asked });
+        Some(Telling { teller: Arc::clone(self), number, is_overdue })
     }
 
     /// One that panics must not take a lease with it, nor the others' event.
@@ -144,19 +176,25 @@ impl Teller {
 /// that is to be told on another thread.
 struct Telling {
     teller: Arc<Teller>,
-    ended: bool,
+    number: u64,
+    /// Another one was asked long ago, and has not begun.
+    is_overdue: bool,
 }
 
 impl Telling {
     /// `true` if there is more to tell.
-    fn tell(mut self, most: usize) -> bool {
+    fn tell(self, most: usize) -> bool {
         let mut told = 0;
         loop {
             let mut noted = self.teller.noted.lock();
+            match &mut noted.turn {
+                Some(turn) if turn.number == self.number => turn.asked = None,
+                // It took too long to begin.
+                _ => return false,
+            }
             let event = if told < most { noted.events.pop_front() } else { None };
             let Some(event) = event else {
-                self.ended = true;
-                noted.telling = false;
+                noted.turn = None;
                 return !noted.events.is_empty();
             };
             drop(noted);
@@ -164,13 +202,29 @@ impl Telling {
             told += 1;
         }
     }
+
+    /// Where no thread for blocking work is to be had.
+    fn tell_on_a_thread(self) {
+        let (teller, runtime) = (Arc::clone(&self.teller), Handle::try_current());
+        let tell = move || {
+            let _entered = runtime.as_ref().map(Handle::enter);
+            self.tell(usize::MAX);
+        };
+        // Not even that: what was to be told is then told here.
+        if thread::Builder::new().name("leasehold-events".to_owned()).spawn(tell).is_err()
+            && let Some(telling) = teller.begin(None)
+        {
+            telling.tell(usize::MAX);
+        }
+    }
 }
 
 impl Drop for Telling {
     fn drop(&mut self) {
         // The runtime was shut down before the thread began.
-        if !self.ended {
-            self.teller.noted.lock().telling = false;
+        let mut noted = self.teller.noted.lock();
+        if noted.turn.as_ref().is_some_and(|turn| turn.number == self.number) {
+            noted.turn = None;
         }
     }
 }

@@ -34,7 +34,10 @@ pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// *Closed*, everything passes. A granted or contended acquire is a success; an error by which the store did not do its
 /// work ([`Unavailable`](ErrorKind::Unavailable), [`Indeterminate`](ErrorKind::Indeterminate)) is a failure, and so is an
-/// acquire that was given up after a while without an answer. Other errors are answers, and count as neither. *Open*, after some failures in a row, acquires are refused as [`Unavailable`](ErrorKind::Unavailable), with
+/// acquire that was given up after a while without an answer. A limit that the store itself sets is no exception: with
+/// `mode=xact` of PostgreSQL an acquire is [`Unavailable`](ErrorKind::Unavailable), too, when all its connections are in
+/// use. Other errors are answers, and count as neither. *Open*, after some failures in a row, acquires are refused as
+/// [`Unavailable`](ErrorKind::Unavailable), with
 /// the last failure as source. *Half open*, after a pause, one acquire is let through: its success closes the breaker, its
 /// failure opens it anew. A probe that is dropped without an outcome leaves its turn to the next acquire; one that succeeds after
 /// another has taken its turn closes the breaker all the same.

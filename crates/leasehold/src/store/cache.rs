@@ -7,7 +7,10 @@
 //! `examples/cache_moka.rs` does it for an in-process cache.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +27,10 @@ pub use self::prefixed::Prefixed;
 
 /// How often a call looks again when the entry that refused it has ended meanwhile.
 const LOOKS: u32 = 3;
+
+/// How many entries are extended at the same time: the engine renews hundreds of leases in one go, and a cache may be
+/// reached over a network, by a few connections.
+const AT_ONCE: usize = 32;
 
 /// Read by a probe; no lock can have this name, which has no namespace and a control character.
 const PROBED: &str = "leasehold\u{7f}probe";
@@ -201,9 +208,14 @@ impl Store for CacheStore {
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
         let cache = self.cache()?;
         let mut answers = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let extended = cache.extend_if(claim.key.as_stored(), claim.owner.as_bytes(), claim.ttl).await;
-            answers.push(extended.map(|is_ours| is_ours.then(|| Grant::new(claim.ttl))));
+        for claims in claims.chunks(AT_ONCE) {
+            let asked = claims.iter().map(|claim| {
+                let (key, owner) = (claim.key.as_stored(), claim.owner.as_bytes());
+                cache.extend_if(key, owner, claim.ttl)
+            });
+            for (claim, is_ours) in claims.iter().zip(all(asked.collect()).await) {
+                answers.push(is_ours.map(|is_ours| is_ours.then(|| Grant::new(claim.ttl))));
+            }
         }
         Ok(answers)
     }
@@ -261,6 +273,21 @@ impl Store for CacheStore {
     async fn close(&self) -> Result<()> {
         self.cache().map(drop)
     }
+}
+
+/// All answers, in order.
+async fn all<T>(mut asked: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
+    let mut answers: Vec<Option<T>> = asked.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (asked, answer) in asked.iter_mut().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {
+            if let Poll::Ready(ready) = asked.as_mut().poll(context) {
+                *answer = Some(ready);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 fn holder(value: &[u8]) -> Result<Holder> {

@@ -29,7 +29,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// An answer that was lost ([`Indeterminate`](ErrorKind::Indeterminate)) is passed on where a late request could do
 /// harm: the engine asks again by itself, with the same owner, finds its own lease, and remembers that a request may
 /// still come late and has to be undone. That knowledge would be lost here. An extend, whose repeat
-/// is harmless whenever it comes, is retried after both.
+/// is harmless whenever it comes, is retried after both, as long as none of its claims is answered: where one is, the
+/// engine hears of it at once, and renews the others again by itself.
 ///
 /// Requests for a lease are retried for an eighth of its ttl at most, since the engine gives up after a sixth; a release,
 /// which says no ttl, for an eighth of the shortest that was asked for. Closing is not retried.
@@ -128,6 +129,32 @@ fn transient(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Indeterminate)
 }
 
+/// Whether nothing came of any claim that asking again could not mend.
+fn is_unanswered(answers: &Result<Vec<Result<Option<Grant>>>>) -> bool {
+    match answers {
+        Ok(answers) => !answers.is_empty() && answers.iter().all(|answer| answer.as_ref().is_err_and(transient)),
+        Err(error) => transient(error),
+    }
+}
+
+/// What may have been applied by an earlier request is not told as surely not applied.
+fn as_far_as_known(
+    answers: Result<Vec<Result<Option<Grant>>>>,
+    unknown: &[bool],
+) -> Result<Vec<Result<Option<Grant>>>> {
+    let known = |error: Error, is_unknown: bool| match error.kind() {
+        ErrorKind::Unavailable if is_unknown => error.into_kind(ErrorKind::Indeterminate),
+        _ => error,
+    };
+    let answers = answers.map_err(|error| known(error, unknown.contains(&true)))?;
+    let all = unknown.iter().copied().chain(std::iter::repeat(false));
+    Ok(answers
+        .into_iter()
+        .zip(all)
+        .map(|(answer, is_unknown)| answer.map_err(|error| known(error, is_unknown)))
+        .collect())
+}
+
 #[async_trait]
 impl Store for Retry {
     fn name(&self) -> &'static str {
@@ -144,7 +171,22 @@ impl Store for Retry {
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
         let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or(Duration::MAX);
-        self.ask(self.within_ttl(shortest), transient, || self.store.extend(claims)).await
+        let until = self.clock.now() + self.within_ttl(shortest);
+        let mut pauses = self.backoff.pauses();
+        let mut unknown = vec![false; claims.len()];
+        loop {
+            let answers = self.store.extend(claims).await;
+            let pause = pauses.next();
+            if !is_unanswered(&answers) || self.clock.now() + pause >= until {
+                return as_far_as_known(answers, &unknown);
+            }
+            for (index, unknown) in unknown.iter_mut().enumerate() {
+                let answer = answers.as_ref().map(|answers| answers.get(index));
+                *unknown |=
+                    matches!(answer, Err(error) | Ok(Some(Err(error))) if error.kind() == ErrorKind::Indeterminate);
+            }
+            tokio::time::sleep(pause).await;
+        }
     }
 
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::cache_moka::MokaCache;
 use crate::cache_over_store::SeenAsCache;
-use crate::support::rig::{Rig, ms, secs, until_nothing_is_left};
+use crate::support::rig::{Note, Rig, ms, secs, until_nothing_is_left};
 
 #[tokio::test(start_paused = true)]
 async fn an_entry_is_the_owner_token_and_nothing_else() {
@@ -76,4 +76,22 @@ async fn what_a_cache_has_not_is_refused() {
     guard.check().unwrap();
     assert!(locks.force_release("k", Some(guard.owner_token())).await.unwrap().is_some());
     assert!(locks.force_release("k", None).await.unwrap().is_none());
+}
+
+/// As many as go in one request, each with a round trip of its own.
+#[tokio::test(start_paused = true)]
+async fn many_leases_are_renewed_over_a_cache_that_is_slow_to_answer() {
+    let rig = Rig::new();
+    let store = CacheStore::new(SeenAsCache::new(Arc::new(rig.store.clone())));
+    let builder = LockManager::builder(store).clock(rig.clock.clone().into()).ttl(secs(6));
+    let locks = builder.observer(rig.seen.clone()).build().unwrap();
+    let mut guards = Vec::new();
+    for number in 0..256 {
+        guards.push(locks.lock(&number.to_string()).acquire().await.unwrap());
+    }
+    rig.store.always(Operation::Extend, Fault::delay_reply(ms(30)));
+    sleep(secs(60)).await;
+    guards.iter().for_each(|guard| guard.check().unwrap());
+    assert!(rig.seen.count(|note| matches!(note, Note::Renewed(_))) >= 256 * 20);
+    assert_eq!(rig.seen.count(|note| matches!(note, Note::RenewalFailed(..))), 0);
 }

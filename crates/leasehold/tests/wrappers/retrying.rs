@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold::store::retry::Retry;
 use leasehold::store::{Attempt, Claim, Store};
 use leasehold::testkit::Fault;
-use leasehold::{Backoff, ErrorKind, Jitter, LockManager, Operation, OwnerToken};
+use leasehold::{Backoff, Error, ErrorKind, Jitter, LockManager, Operation, OwnerToken};
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 
 use crate::support::rig::{Rig, TTL, key, ms, secs, settle};
@@ -164,4 +165,85 @@ async fn a_short_outage_costs_neither_an_acquire_nor_a_lease() {
     sleep(secs(60)).await;
     guard.check().unwrap();
     guard.release().await.unwrap();
+}
+
+/// A store that applies an extend and gives `kinds`, one after the other, as the answer of the claims for the key "bad".
+fn failing_claims(kinds: &[ErrorKind]) -> Rig {
+    let kinds = Mutex::new(kinds.iter().rev().copied().collect::<Vec<_>>());
+    Rig::bent(|bent| {
+        bent.extend(move |claims, answers| {
+            let kind = kinds.lock().pop();
+            let answered = claims.iter().zip(answers?).map(|(claim, answer)| match kind {
+                Some(kind) if claim.key.name() == "bad" => Err(Error::new(kind, "by design")),
+                _ => answer,
+            });
+            Ok(answered.collect())
+        })
+    })
+}
+
+/// Most stores answer an extend per claim, a single one too.
+#[tokio::test(start_paused = true)]
+async fn an_extend_of_which_each_claim_failed_is_asked_again() {
+    let rig = failing_claims(&[ErrorKind::Unavailable, ErrorKind::Indeterminate]);
+    let (retry, bad, gone) = (retry(&rig), key("bad"), key("gone"));
+    let (holder, other) = (owner(), owner());
+    assert!(matches!(retry.acquire(&Claim::new(&bad, &holder, TTL)).await, Ok(Attempt::Acquired(_))));
+    let answers = retry.extend(&[&holder, &other].map(|owner| Claim::new(&bad, owner, TTL))).await.unwrap();
+    assert!(matches!(answers[..], [Ok(Some(_)), Ok(None)]), "{answers:?}");
+    assert_eq!(rig.now(), ms(20 + 40));
+    assert!(matches!(retry.extend(&[Claim::new(&gone, &holder, TTL)]).await.unwrap()[..], [Ok(None)]));
+}
+
+/// An answer is not held up by the claims beside it.
+#[tokio::test(start_paused = true)]
+async fn an_extend_of_which_one_claim_was_answered_is_told_at_once() {
+    let rig = failing_claims(&[ErrorKind::Unavailable]);
+    let (retry, good, bad, holder) = (retry(&rig), key("good"), key("bad"), owner());
+    for name in [&good, &bad] {
+        assert!(matches!(retry.acquire(&Claim::new(name, &holder, TTL)).await, Ok(Attempt::Acquired(_))));
+    }
+    let answers = retry.extend(&[&bad, &good].map(|name| Claim::new(name, &holder, TTL))).await.unwrap();
+    assert!(matches!(answers[..], [Err(_), Ok(Some(_))]), "{answers:?}");
+    assert_eq!(rig.now(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_is_extended_through_a_short_outage_that_is_told_per_claim() {
+    let rig = failing_claims(&[ErrorKind::Unavailable; 3]);
+    let locks = LockManager::builder(retry(&rig)).clock(rig.clock.clone().into()).build().unwrap();
+    let guard = locks.lock("bad").acquire().await.unwrap();
+    guard.extend(2 * TTL).await.unwrap();
+    assert_eq!(rig.now(), ms(20 + 40 + 80));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_of_single_claims_are_answers() {
+    let rig = failing_claims(&[ErrorKind::Rejected]);
+    let (retry, bad, holder) = (retry(&rig), key("bad"), owner());
+    retry.acquire(&Claim::new(&bad, &holder, TTL)).await.unwrap();
+    let answers = retry.extend(&[Claim::new(&bad, &holder, TTL)]).await.unwrap();
+    assert_eq!(answers[0].as_ref().unwrap_err().kind(), ErrorKind::Rejected);
+    assert_eq!((rig.calls(Operation::Extend), rig.now()), (1, Duration::ZERO));
+}
+
+/// An extend of which one request may have been applied is not told as surely not applied.
+#[tokio::test(start_paused = true)]
+async fn what_was_unknown_once_stays_so() {
+    let mut kinds = vec![ErrorKind::Unavailable; 100];
+    kinds[1] = ErrorKind::Indeterminate;
+    let rig = failing_claims(&kinds);
+    let (retry, bad, holder) = (retry(&rig), key("bad"), owner());
+    retry.acquire(&Claim::new(&bad, &holder, TTL)).await.unwrap();
+    let answers = retry.extend(&[Claim::new(&bad, &holder, TTL)]).await.unwrap();
+    assert_eq!(answers[0].as_ref().unwrap_err().kind(), ErrorKind::Indeterminate);
+    assert!(rig.calls(Operation::Extend) > 2 && rig.now() <= secs(3));
+    // Of the whole request as well.
+    rig.store.once(Operation::Extend, Fault::lose_reply());
+    for _ in 0..100 {
+        rig.store.once(Operation::Extend, Fault::fail(ErrorKind::Unavailable));
+    }
+    let error = retry.extend(&[Claim::new(&bad, &holder, TTL)]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indeterminate);
 }

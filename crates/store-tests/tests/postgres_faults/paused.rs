@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore};
+use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::{Clock, ErrorKind, LockManager, LockManagerBuilder, LostReason, Renew};
 use store_tests::{Table, run};
 use tokio_postgres::{Client, NoTls};
@@ -155,8 +155,11 @@ fn locks_go_on_where_no_connection_is_left_for_others() {
             soon(mode, waiter).await.unwrap().release().await.unwrap();
         }
         // Who comes now is told, and not that somebody holds something.
-        let error = PostgresStore::connect(&table.url()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("max_connections"), "{error}");
+        for mode in ["table", "advisory", "xact"] {
+            let url = format!("{}?mode={mode}", table.url());
+            let error = LockManager::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{mode}: {error}");
+            assert!(error.to_string().contains("max_connections"), "{mode}: {error}");
+        }
     });
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::store::Page;
 use leasehold::store::redis::RedisStore;
+use leasehold::store::retry::Retry;
 use leasehold::testkit::{Server, ServerBuilder};
 use leasehold::{Error, ErrorKind, LockManager, Operation};
 use store_tests::redis;
@@ -242,6 +243,24 @@ async fn a_server_that_misses_its_replicas() {
     direct.ask("CONFIG SET min-replicas-to-write 1");
     is_told(&refusal(&locks, "k").await, ErrorKind::Unavailable, &["NOREPLICAS", "too few replicas"]);
     assert_eq!(direct.number("EXISTS leasehold:k"), 0);
+}
+
+/// The server answers each claim of an extend by itself; as in a failover, it soon takes them again.
+#[tokio::test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+async fn retries_bridge_that_for_an_extend_too() {
+    let (server, mut direct) = started(redis());
+    let store = RedisStore::connect(&format!("redis://{}", server.address())).await.unwrap();
+    let locks = LockManager::new(Retry::new(store));
+    let guard = locks.lock("k").acquire().await.unwrap();
+    direct.ask("CONFIG SET min-replicas-to-write 1");
+    let healed = tokio::task::spawn_blocking(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        direct.ask("CONFIG SET min-replicas-to-write 0");
+    });
+    guard.extend(2 * LONG).await.unwrap();
+    healed.await.unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]

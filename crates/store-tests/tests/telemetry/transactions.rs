@@ -12,7 +12,7 @@ use tokio_postgres::Transaction;
 
 use crate::scenario::{self, SOON, Secrets, at_rest, held, soon};
 use crate::story::Story;
-use crate::{PASSWORD, logs, meters, with_password};
+use crate::{PASSWORD, URLS, logs, meters, with_password};
 
 const NAMESPACE: &str = "transactions";
 
@@ -104,8 +104,10 @@ fn transactions_of_ones_own_tell_the_same() {
         let fixed: Vec<_> = measured.iter().filter(|(what, _)| is_fixed(what)).collect();
         let fixed: Vec<_> = fixed.into_iter().map(|(what, count)| format!("{what} {count}")).collect();
         assert_eq!(fixed, MEASURED, "{fixed:#?}");
-        for shown in [story.debug(), logs::all()] {
-            assert!(!shown.contains(PASSWORD));
+        for shown in [story.debug(), logs::all(), meters::all()] {
+            for secret in [PASSWORD].into_iter().chain(URLS) {
+                assert!(!shown.contains(secret), "{secret} is shown");
+            }
         }
     });
 }
