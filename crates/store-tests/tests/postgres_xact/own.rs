@@ -166,7 +166,7 @@ fn what_is_dropped_leaves_no_lock_and_a_connection_that_works() {
             let waiting = with_lock_in_transaction(&mut client, &key, Wait::Forever, work);
             let is_in_line = until("it waits", async || locks(&table, false).await == 1);
             tokio::select! {
-                _ = waiting => panic!("somebody else has it"),
+                ended = waiting => panic!("it does not wait: {:?}", ended.err()),
                 () = is_in_line => {}
             }
             // Not before the statement that waited was given up.

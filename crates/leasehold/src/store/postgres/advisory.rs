@@ -130,11 +130,13 @@ impl Store for PostgresAdvisoryStore {
         let waits = claim.waits && self.waiting == Waiting::Hint;
         let ask = Ask { key: claim.key.clone(), owner: claim.owner.clone(), ttl: claim.ttl, waits };
         let session = Arc::clone(turn.session());
+        // Before the claim: they may end at the server behind it.
+        let left = self.sessions.left();
         let answer = session.run(Session::claim(turn, ask)).await?;
-        if matches!(answer, Answer::HeldElsewhere(_)) && self.sessions.is_left(id(claim.key)).await? {
+        if matches!(answer, Answer::HeldElsewhere(_)) && self.sessions.may_hold(&left, id(claim.key)).await? {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                "a session of this store that broke has it still, and the server has not ended that yet",
+                "a session of this store that broke had it still: the server had not ended that yet",
             ));
         }
         Ok(match answer {

@@ -20,9 +20,9 @@ use crate::types::Key;
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often the server is asked to give up a statement that waits, and the first pause in between, which is many times what
-/// it takes; doubled each time.
-const CANCELS: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(100);
+/// it takes, so that no second request meets the next statement; doubled each time.
+const CANCELS: u32 = 7;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long it may take to ask.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
