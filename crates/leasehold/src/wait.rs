@@ -186,7 +186,8 @@ impl Request<'_> {
         undo.let_close();
         // For some milliseconds, in which nothing but the store knows better.
         // Once: a store that never says anything else is heard no longer than others.
-        let put_off = contention.put_off && !std::mem::replace(&mut naps.was_put_off, contention.put_off);
+        let was_put_off = std::mem::replace(&mut naps.was_put_off, contention.put_off);
+        let put_off = contention.put_off && !was_put_off;
         let trusted = naps.trust() || put_off;
         let rely_on_place = in_line && trusted;
         let started = engine.clock.now();

@@ -384,6 +384,22 @@ async fn a_loss_is_told_when_most_nodes_have_told_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_get_its_lease_back_hides_no_loss() {
+    let nodes = Nodes::new(3);
+    let (quorum, key, holder) = (nodes.quorum(), key("hidden"), owner());
+    let Attempt::Acquired(grant) = ask(&quorum, &key, &holder).await.unwrap() else { panic!("refused") };
+    let loss = grant.loss.unwrap();
+    nodes.servers[0].wipe();
+    // It says that it lost the lease, and then nothing any more.
+    nodes.faults[0].always(Operation::Acquire, Fault::hang());
+    nodes.faults[0].always(Operation::Release, Fault::hang());
+    assert!(extend(&quorum, &key, &holder).await.unwrap());
+    tokio::time::sleep(ms(10)).await;
+    nodes.servers[1].wipe();
+    tokio::time::timeout(ms(3000), loss.wait()).await.expect("most have lost it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_has_just_got_its_lease_back_has_not_lost_it() {
     let nodes = Nodes::new(3);
     let (quorum, key, holder) = (nodes.quorum(), key("back"), owner());

@@ -133,11 +133,11 @@ struct Taken {
 async fn leave_standing(global: &Global, arguments: &Acquire) -> Result<u8, Failure> {
     let (settings, request) = prepare(global, arguments)?;
     let mut signals = install()?;
-    let (about, renewals) = (rustix::process::getppid(), Renewals::default());
+    let about = rustix::process::getppid();
     let manager = tokio::select! {
         biased;
         signal = signals.next_ending() => return Err(busy::interrupted(signal, request.name)),
-        manager = open(&settings, arguments, Renew::Off, about, &renewals) => manager?,
+        manager = open(&settings, arguments, Renew::Off, about, None) => manager?,
     };
     if manager.capabilities().expiry == Expiry::Session {
         return Err(ends_with_connection(&manager, &request));
@@ -249,7 +249,7 @@ async fn open(
     arguments: &Acquire,
     renew: Renew,
     about: Option<Pid>,
-    renewals: &Renewals,
+    renewals: Option<&Renewals>,
 ) -> Result<LockManager, Failure> {
     let mut builder = settings.open().await?.renew(renew).margin(grace::margin(settings.ttl()));
     builder = match arguments.require_scope {
@@ -269,7 +269,10 @@ async fn open(
         info.command = about.and_then(process::program_of);
         builder.holder_info(info)
     };
-    settings.build(builder.observer(renewals.clone()))
+    if let Some(renewals) = renewals {
+        builder = builder.observer(renewals.clone());
+    }
+    settings.build(builder)
 }
 
 fn lock(manager: &LockManager, request: &Request<'_>) -> Lock {

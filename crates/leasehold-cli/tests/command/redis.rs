@@ -57,7 +57,7 @@ fn each_refusal_has_its_code() {
         (format!("redis://:{SECRET}@{nobody}"), 69, "refused"),
         (format!("redis://:{SECRET}@{address}/x"), 78, "database"),
         (format!("redis://:{SECRET}@{address}?pasword_file=x"), 78, "did you mean \"password_file\"?"),
-        (format!("redis://{address}?password_file=/nonexistent"), 78, "/nonexistent"),
+        (format!("redis://{address}?password_file=/etc/nonexistent"), 78, "/etc/nonexistent"),
         (format!("rediss://:{SECRET}@{address}?ca_file=/nonexistent"), 78, "/nonexistent"),
         ("redis://".to_owned(), 78, "names no host"),
     ] {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::source::{Said, Source};
-use super::words::{length_or_off, switch};
+use super::words::{is_surely_a_path, length_or_off, switch};
 use super::{Config, invalid, parse_wait, positive};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -70,9 +70,9 @@ impl Config {
     }
 }
 
-/// The first line of a file that holds a secret. What is no absolute path may be the secret itself, and is not repeated.
+/// The first line of a file that holds a secret.
 pub(super) fn read(path: &Path) -> Result<String> {
-    let file = if path.is_absolute() { path.display().to_string() } else { "the file that it names".to_owned() };
+    let file = if is_surely_a_path(path) { path.display().to_string() } else { "the file that it names".to_owned() };
     let text = fs::read_to_string(path).map_err(|error| {
         Error::new(ErrorKind::InvalidConfig, format!("cannot read {file}: {error}")).with_source(error)
     })?;

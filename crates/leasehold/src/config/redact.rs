@@ -1,8 +1,11 @@
 //! URLs without their secrets, for people to read.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 use url::form_urlencoded;
+
+use super::words::is_surely_a_path;
 
 /// Schemes whose user name, where it stands alone, is no secret. Elsewhere it may be a token.
 const NAMED_USERS: [&str; 6] = ["redis", "rediss", "redlock", "postgres", "postgresql", "mysql"];
@@ -113,8 +116,9 @@ fn without_secret(option: &str) -> Cow<'_, str> {
         // It may be a value as well as a name.
         None => "***".into(),
         Some((name, value)) if is_secret(name) || decoded(value).contains([':', '@']) => format!("{name}=***").into(),
-        // A relative path may as well be the secret itself.
-        Some((name, value)) if names_secret(name) && !decoded(value).starts_with('/') => format!("{name}=***").into(),
+        Some((name, value)) if names_secret(name) && !is_surely_a_path(Path::new(&*decoded(value))) => {
+            format!("{name}=***").into()
+        }
         Some(_) => option.into(),
     }
 }

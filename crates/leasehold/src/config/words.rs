@@ -1,6 +1,6 @@
 //! Values as people write and read them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -61,9 +61,15 @@ pub(super) fn switch(text: &str) -> Result<bool> {
     }
 }
 
-/// What is no absolute path may be the secret itself.
+/// What names a file is not always shown.
 pub(super) fn path_in_words(path: PathBuf) -> String {
-    if path.is_absolute() { path.display().to_string() } else { "***".to_owned() }
+    if is_surely_a_path(&path) { path.display().to_string() } else { "***".to_owned() }
+}
+
+/// Whether this names a file in a folder that there is; else it may be the secret itself, in the place of its file.
+pub(super) fn is_surely_a_path(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| folder.is_absolute() && folder.parent().is_some());
+    folder.is_some_and(Path::is_dir)
 }
 
 pub(super) fn switch_in_words(is_on: bool) -> String {

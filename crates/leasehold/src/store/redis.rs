@@ -377,8 +377,14 @@ impl RedisStore {
             }
             grants.push(grant);
         }
-        for doubt in doubts {
-            self.servers.settle(doubt).await;
+        if !doubts.is_empty() {
+            // No answer waits for that.
+            let servers = Arc::clone(&self.servers);
+            tokio::spawn(async move {
+                for doubt in doubts {
+                    servers.settle(doubt).await;
+                }
+            });
         }
         Ok(grants)
     }

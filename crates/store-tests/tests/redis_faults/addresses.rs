@@ -34,7 +34,7 @@ async fn a_password_comes_from_the_url_a_file_or_the_configuration() {
     let config = Config::from_url(&format!("redis://:{SECRET}@{address}")).password(SECRET);
     assert!(!format!("{config:?} {:?}", config.resolve().unwrap()).contains(SECRET));
 
-    let error = connect(&format!("redis://{address}?password_file=/nonexistent")).await.unwrap_err();
+    let error = connect(&format!("redis://{address}?password_file=/etc/nonexistent")).await.unwrap_err();
     is_told(&error, ErrorKind::InvalidConfig, &["/nonexistent"]);
 }
 

@@ -94,7 +94,7 @@ async fn hold(global: &Global, arguments: &Acquire, watched: Pid, front: &Front)
     let manager = tokio::select! {
         biased;
         _ = front.word() => return Ok(exit::DONE),
-        manager = open(&settings, arguments, Renew::Automatic, Some(watched), &renewals) => manager?,
+        manager = open(&settings, arguments, Renew::Automatic, Some(watched), Some(&renewals)) => manager?,
     };
     let lock = lock(&manager, &request);
     let keeper = lock.key().ok().and_then(Keeper::this);

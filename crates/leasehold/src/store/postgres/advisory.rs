@@ -85,6 +85,30 @@ impl PostgresAdvisoryStore {
         Self::over(place, names).await
     }
 
+    /// What the server says to a claim. A lock that a session of ours has still which broke is nobody's.
+    async fn claimed(&self, claim: &Claim<'_>) -> Result<Answer> {
+        let (lock, waits) = (id(claim.key), claim.waits && self.waiting == Waiting::Hint);
+        for _ in 0..ATTEMPTS {
+            let turn = self.sessions.turn(lock).await?;
+            let ask = Ask { key: claim.key.clone(), owner: claim.owner.clone(), ttl: claim.ttl, waits };
+            let session = Arc::clone(turn.session());
+            // Before the claim: they may end at the server behind it.
+            let left = self.sessions.left();
+            let answer = session.run(Session::claim(turn, ask)).await?;
+            if left.is_empty() || !matches!(answer, Answer::HeldElsewhere(_)) {
+                return Ok(answer);
+            }
+            match Backend::holding(&self.link, lock).await? {
+                Some(holder) if left.contains(&holder.pid()) => break,
+                Some(_) => return Ok(answer),
+                // Whoever had it has given it up since.
+                None => {}
+            }
+        }
+        let message = "a session of this store that broke may have it still: the server has not ended that yet";
+        Err(Error::new(ErrorKind::Unavailable, message))
+    }
+
     // Boxed: what is awaited within goes deeper than a compiler likes to look in one go.
     fn over(place: Place, names: Names) -> BoxFuture<Result<Self>> {
         Box::pin(async move {
@@ -103,6 +127,9 @@ impl PostgresAdvisoryStore {
         })
     }
 }
+
+/// How often a claim is repeated that met a lock of which nobody knows whose it was.
+const ATTEMPTS: u32 = 4;
 
 /// The number of the lock of a key.
 pub(super) fn id(key: &Key) -> i64 {
@@ -126,20 +153,7 @@ impl Store for PostgresAdvisoryStore {
 
     async fn acquire(&self, claim: &Claim<'_>) -> Result<Attempt> {
         let ear = self.link.watches.listen(claim.key);
-        let turn = self.sessions.turn(id(claim.key)).await?;
-        let waits = claim.waits && self.waiting == Waiting::Hint;
-        let ask = Ask { key: claim.key.clone(), owner: claim.owner.clone(), ttl: claim.ttl, waits };
-        let session = Arc::clone(turn.session());
-        // Before the claim: they may end at the server behind it.
-        let left = self.sessions.left();
-        let answer = session.run(Session::claim(turn, ask)).await?;
-        if matches!(answer, Answer::HeldElsewhere(_)) && self.sessions.may_hold(&left, id(claim.key)).await? {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "a session of this store that broke had it still: the server had not ended that yet",
-            ));
-        }
-        Ok(match answer {
+        Ok(match self.claimed(claim).await? {
             Answer::Granted(held) => {
                 Attempt::Acquired(Grant::new(claim.ttl).fencing(held.fence).loss(held.loss.clone()))
             }

@@ -220,7 +220,7 @@ impl Link {
         wire.ask(statement, parameters).await.map_err(|error| fault::of(error, Effect::Change))
     }
 
-    /// Runs a statement that changes nothing, twice if need be: the connection may have ended before, and nobody has read so.
+    /// Runs a statement that may be carried out twice, and is if need be: the connection may have ended before, and nobody has read so.
     pub(super) async fn look(self: &Arc<Self>, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
         let (wire, _) = self.wire().await?;
         let answer = match wire.ask(statement, parameters).await {

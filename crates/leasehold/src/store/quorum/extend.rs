@@ -113,7 +113,7 @@ impl Core {
     /// Gives a lease back to a node that lost it, when a majority of the others has just extended it.
     async fn restore(self: Arc<Self>, index: usize, asked: Extension) {
         let Extension { claim, record, .. } = asked;
-        let Some(_restoring) = record.restore(index) else { return };
+        let Some(restoring) = record.restore(index) else { return };
         let claim = claim.borrow();
         let remains = match timeout(LINGER, self.nodes[index].store().acquire(&claim.waits(false))).await {
             // A release that came meanwhile has not met it there.
@@ -127,7 +127,10 @@ impl Core {
             Ok(Err(error)) if error.kind() == ErrorKind::Indeterminate => Remains::Perhaps,
             Ok(_) => return,
         };
-        self.give_back(record.undo_anyway(index), remains).await;
+        let undoing = record.undo_anyway(index);
+        // It has not got it back, so its flag counts, however long it takes to be sure that nothing is left there.
+        drop(restoring);
+        self.give_back(undoing, remains).await;
     }
 
     /// Whether a majority, this node included, may still have the lease: otherwise it was given up meanwhile.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_postgres::types::Type;
 
-use super::super::backend::Backend;
 use super::super::link::Link;
 use super::super::wire::Parameter;
 use super::session::Session;
@@ -141,15 +140,6 @@ impl Sessions {
     /// The server's processes of those that ended here, and not at the server as far as is known.
     pub(super) fn left(&self) -> Vec<i32> {
         self.all.lock().ended.iter().map(|session| session.backend().0).collect()
-    }
-
-    /// Whether a lock that was refused may have been held by one of those that were left then: it is, or was given up since.
-    pub(super) async fn may_hold(&self, left: &[i32], id: i64) -> Result<bool> {
-        if left.is_empty() {
-            return Ok(false);
-        }
-        let holder = Backend::holding(&self.link, id).await?;
-        Ok(holder.is_none_or(|holder| left.contains(&holder.pid())))
     }
 
     /// Lets all of them go, and begins none any more.
