@@ -121,9 +121,10 @@ impl Engine {
                 format!("invalid ttl {ttl:?}: it must be at least {min:?} and at most {MAX_TTL:?}"),
             ));
         }
-        let step = self.capabilities.ttl_step.as_nanos().max(1);
-        let rounded = ttl.as_nanos().div_ceil(step) * step;
-        let ttl = Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX));
+        // No ttl that is let in, and no step, comes near what 64 bits hold.
+        let nanos = |length: Duration| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        let step = nanos(self.capabilities.ttl_step);
+        let ttl = if step <= 1 { ttl } else { Duration::from_nanos(nanos(ttl).div_ceil(step).saturating_mul(step)) };
         if self.settings.margin.of(ttl) >= ttl / 2 {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
