@@ -263,24 +263,40 @@ impl Lease {
 
     /// Marks the lease as lost, once and for all; the first reason stays.
     fn mark(&self, reason: LostReason) -> LostReason {
-        let code = reason as u8 + 1;
-        if let Err(earlier) = self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire) {
+        if let Err(earlier) = self.set_reason(reason) {
             return reason_from_code(earlier).unwrap_or(reason);
         }
         self.ended.notify_waiters();
-        let wanted = matches!(reason, LostReason::Released | LostReason::HandedOver);
-        if !wanted {
+        if !is_wanted(reason) {
             log(|| tracing::warn!(key = self.key.name(), store = self.engine.store().name(), %reason, "lease lost"));
         }
+        reason
+    }
+
+    /// Sets the reason and notes the end in one step, so that nothing that follows from it is told before it; `Err` with
+    /// the code of an earlier reason.
+    fn set_reason(&self, reason: LostReason) -> std::result::Result<(), u8> {
+        let set = || {
+            let code = reason as u8 + 1;
+            self.reason.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).map(drop)
+        };
+        let teller = &self.engine.teller;
+        if !teller.is_heard() {
+            return set();
+        }
+        let held = self.engine.clock.now().since(self.acquired);
+        let (store, key) = (teller.store(), self.key.clone());
+        let lost = (!is_wanted(reason)).then(|| Event::Lost(Lost { store, key: key.clone(), reason, held }));
+        teller.note_if(set, [Event::Ended(Ended { store, key, reason, held })].into_iter().chain(lost))
+    }
+
+    /// Notes an event of a lease that stands, and nothing of one whose end is noted.
+    pub(crate) fn note(&self, event: impl FnOnce(&'static str) -> Event) {
         let teller = &self.engine.teller;
         if teller.is_heard() {
-            let held = self.engine.clock.now().since(self.acquired);
-            teller.note(|store| Event::Ended(Ended { store, key: self.key.clone(), reason, held }));
-            if !wanted {
-                teller.note(|store| Event::Lost(Lost { store, key: self.key.clone(), reason, held }));
-            }
+            let stands = || self.known_lost().map_or(Ok(()), Err);
+            _ = teller.note_if(stands, [event(teller.store())]);
         }
-        reason
     }
 
     /// What spans may show of it.
@@ -319,6 +335,11 @@ impl Drop for Reserved {
         self.lease.busy.fetch_and(!(self.operation as u8), Ordering::AcqRel);
         self.lease.idle.notify_waiters();
     }
+}
+
+/// Whether a lease ends in this way by the will of its holder.
+fn is_wanted(reason: LostReason) -> bool {
+    matches!(reason, LostReason::Released | LostReason::HandedOver)
 }
 
 /// Until when a lease may be assumed: counted from before the request was sent, never from the reply.

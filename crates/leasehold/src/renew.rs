@@ -337,7 +337,7 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             let slack = lease.valid_until().since(now);
             if lease.confirm(sent, lease.ttl(), &grant) {
                 lease.alone.store(false, Ordering::Release);
-                engine.teller.note(|store| Event::Renewed(Renewed { store, key: lease.key.clone(), slack }));
+                lease.note(|store| Event::Renewed(Renewed { store, key: lease.key.clone(), slack }));
                 engine.renewals.reschedule(lease, sent);
             }
         }
@@ -352,7 +352,7 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             let remaining = lease.valid_until().since(now);
             tell_failure(lease, &error, remaining);
             let (key, kind) = (lease.key.clone(), error.kind());
-            engine.teller.note(|store| Event::RenewalFailed(RenewalFailed { store, key, kind, error, remaining }));
+            lease.note(|store| Event::RenewalFailed(RenewalFailed { store, key, kind, error, remaining }));
             let pause = if in_company { Duration::ZERO } else { (remaining / 8).max(RETRY_MIN) };
             engine.renewals.look_at(lease, (now + pause).min(lease.valid_until()));
         }

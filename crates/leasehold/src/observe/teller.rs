@@ -5,6 +5,7 @@
 //! while another thread is telling leaves its events to that one.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,20 @@ struct Noted {
     turn: Option<Turn>,
     turns: u64,
     missed: u64,
+}
+
+impl Noted {
+    fn keep(&mut self, store: &'static str, event: Event) {
+        if self.events.len() >= KEPT {
+            self.missed += 1;
+            return;
+        }
+        if self.missed > 0 {
+            let events = std::mem::take(&mut self.missed);
+            self.events.push_back(Event::Missed(Missed { store, events }));
+        }
+        self.events.push_back(event);
+    }
 }
 
 #[derive(Debug)]
@@ -94,21 +109,26 @@ impl Teller {
             return;
         }
         let event = event(self.store);
+        let Ok(()) = self.note_if(|| Ok::<_, Infallible>(()), [event]);
+    }
+
+    /// Keeps the events if `happens` says that they did happen. Whoever acts on what it did has its own events told
+    /// after these.
+    pub(crate) fn note_if<E>(
+        &self,
+        happens: impl FnOnce() -> Result<(), E>,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Result<(), E> {
         let mut noted = self.noted.lock();
-        if noted.events.len() < KEPT {
-            if noted.missed > 0 {
-                let events = std::mem::take(&mut noted.missed);
-                noted.events.push_back(Event::Missed(Missed { store: self.store, events }));
-            }
-            noted.events.push_back(event);
-            return;
-        }
-        noted.missed += 1;
-        let first = noted.missed == 1;
+        happens()?;
+        let missed = noted.missed;
+        events.into_iter().for_each(|event| noted.keep(self.store, event));
+        let first = missed == 0 && noted.missed > 0;
         drop(noted);
         if first {
             log(|| tracing::warn!(store = self.store, "an observer blocks: events are missed"));
         }
+        Ok(())
     }
 
     /// Tells what was noted.
