@@ -68,15 +68,24 @@ async fn holders_never_overlap_and_tokens_grow() {
         let mut grants = 0;
         while grants < 200 {
             let owner = owner();
-            let Attempt::Acquired(grant) = store.acquire(&Claim::new(&key, &owner, TTL)).await.unwrap() else {
-                continue;
+            let grant = match store.acquire(&Claim::new(&key, &owner, TTL)).await {
+                Ok(Attempt::Acquired(grant)) => grant,
+                Ok(Attempt::Contended(_)) => continue,
+                // A disk that is slow for seconds.
+                Err(error) if error.kind() == ErrorKind::Unavailable => continue,
+                Err(error) => panic!("{error:?}"),
             };
             assert!(!held.swap(true, Ordering::SeqCst), "two holders");
             assert!(highest.swap(token(&grant), Ordering::SeqCst) < token(&grant));
             grants += 1;
             tokio::task::yield_now().await;
             assert!(held.swap(false, Ordering::SeqCst));
-            assert!(store.release(&key, &owner).await.unwrap());
+            loop {
+                match store.release(&key, &owner).await {
+                    Ok(given) => break assert!(given),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+                }
+            }
         }
     };
     let mut hammers = Vec::new();
@@ -93,7 +102,16 @@ async fn holders_never_overlap_and_tokens_grow() {
 async fn many_can_create_the_file_at_once() {
     for _ in 0..20 {
         let (_directory, path) = scratch();
-        let opening: Vec<_> = (0..16).map(|_| tokio::spawn(SqliteStore::open(path.clone()))).collect();
+        let open = |path: PathBuf| async move {
+            loop {
+                match SqliteStore::open(path.clone()).await {
+                    // A disk that is slow for seconds.
+                    Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                    opened => return opened,
+                }
+            }
+        };
+        let opening: Vec<_> = (0..16).map(|_| tokio::spawn(open(path.clone()))).collect();
         let mut tokens = Vec::new();
         for (n, store) in opening.into_iter().enumerate() {
             let store = store.await.unwrap().unwrap();

@@ -139,13 +139,16 @@ fn a_waiter_in_another_process_is_woken_with_and_without_notices() {
             println!("skipped: no user namespace can be made here");
             return;
         };
+        let mut said = Vec::new();
         for _ in 0..20 {
             assert_eq!(holder.tell("take k"), "taken");
             waiter.order("wait k");
             assert_eq!(waiter.answer(), "waiting");
             assert_eq!(holder.tell("give k"), "given");
             assert_eq!(waiter.answer(), "woken");
+            said.push(waiter.tell("notices k"));
         }
-        assert_eq!(waiter.tell("notices k"), if limit.is_empty() { "kept" } else { "none" });
+        // They are kept for a second, in which a busy machine may not come to ask.
+        assert_eq!(said.iter().any(|said| said == "kept"), limit.is_empty(), "{said:?}");
     }
 }
