@@ -15,8 +15,9 @@ use leasehold::{LeaseHandle, LockManager, Result};
 pub(crate) async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("leases.db");
-    let (one, two) = (replica(&file).await?, replica(&file).await?);
+    let one = replica(&file).await?;
     let first = one.elected().await?;
+    let two = replica(&file).await?;
     println!("the first replica leads, with token {:?}", first.fencing_token());
     assert!(!two.is_leader());
 

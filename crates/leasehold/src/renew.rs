@@ -243,7 +243,12 @@ fn into_batches(due: Batch) -> Vec<Batch> {
     batches
 }
 
-async fn renew(engine: Arc<Engine>, batch: Batch) {
+async fn renew(engine: Arc<Engine>, mut batch: Batch) {
+    // Those that ended before this task began to run.
+    batch.retain(|(lease, _)| lease.known_lost().is_none());
+    if batch.is_empty() {
+        return;
+    }
     let in_company = batch.len() > 1;
     // Until they succeed: a batch that panics in the store never gets to say that it failed.
     batch.iter().for_each(|(lease, _)| lease.alone.store(true, Ordering::Release));

@@ -24,6 +24,7 @@ use leasehold::{
 };
 use support::bent::BentStore;
 use support::rig::{Rig, TTL, ms, reason, secs, settle, until_nothing_is_left};
+use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 /// Waits for a lock in a task of its own.
@@ -56,9 +57,9 @@ async fn closing_while_another_thread_looks_for_what_is_due_ends_every_lease() {
     let store = FaultStore::new(MemoryStore::new());
     let observer = StopsAtLoss { reached, go_on: Mutex::new(told) };
     let manager = LockManager::builder(store.clone()).observer(observer).build().unwrap();
-    let brief = manager.lock("brief").ttl(ms(300)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
-    // Due 11 ms after the other one expires, so that one look takes both.
-    let lock = manager.lock("renewed").renew(Renew::Every(ms(306)));
+    let brief = manager.lock("brief").ttl(secs(1)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
+    // Due some 10 ms after the other one expires, so that one look takes both.
+    let lock = manager.lock("renewed").renew(Renew::Every(ms(998)));
     let renewed = lock.try_acquire().await.unwrap().unwrap();
     tokio::task::spawn_blocking(move || at_loss.recv().unwrap()).await.unwrap();
     let closed = timeout(secs(10), manager.close(Close::Release)).await;
@@ -359,7 +360,8 @@ fn an_extend_behind_a_renewal_on_a_runtime_that_stands_still_ends_by_the_deadlin
         let guard = lock.try_acquire().await.unwrap().unwrap();
         store.always(Operation::Extend, Fault::hang().silently());
         while store.calls(Operation::Extend) == 0 {
-            sleep(ms(5)).await;
+            // Not asleep: the runtime stops as soon as the request is under way.
+            yield_now().await;
         }
         guard
     });

@@ -23,8 +23,6 @@ use leasehold::{Close, ErrorKind, LockManager, LostReason, Operation, Renew, Wai
 use parking_lot::Mutex;
 use support::rig::{Rig, TTL, ms, secs, settle, until_nothing_is_left};
 use tokio::time::{sleep, timeout};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Level, Metadata, Subscriber};
 
 /// Writes down the names of events, and what gauges they make.
 #[derive(Clone, Debug, Default)]
@@ -131,56 +129,6 @@ async fn every_call_tells_how_it_began_and_how_it_ended() {
 }
 
 /// What is refused before the store is asked ends with one event, too.
-/// A subscriber that a warning keeps, from when it says so until it may go on.
-struct Kept(SyncSender<()>, Mutex<Receiver<()>>);
-
-impl Subscriber for Kept {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.send(()).unwrap();
-        self.1.lock().recv().unwrap();
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-/// One thread notices that the time is over and is kept by a log; another one goes on to release.
-#[tokio::test]
-async fn what_follows_from_the_end_of_a_lease_is_told_after_it() {
-    let told = Names::default();
-    let manager = LockManager::builder(MemoryStore::new()).observer(told.clone()).build().unwrap();
-    let guard = manager.lock("k").ttl(secs(3)).renew(Renew::Off).acquire().await.unwrap();
-    let (handle, (warns, warned), (go_on, may_go_on)) = (guard.handle(), sync_channel(1), sync_channel(1));
-    let other = std::thread::spawn(move || {
-        let kept = Kept(warns, Mutex::new(may_go_on));
-        tracing::subscriber::with_default(kept, || {
-            while handle.check().is_ok() {
-                std::thread::sleep(ms(1));
-            }
-        });
-    });
-    // In the way of the renewal task, which would notice it, too.
-    warned.recv().unwrap();
-    guard.release().await.unwrap_err();
-    go_on.send(()).unwrap();
-    other.join().unwrap();
-    until_nothing_is_left(&manager).await;
-    assert_eq!(told.take().await, "acquiring acquired ended lost release-failed");
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_call_that_makes_no_sense_is_told_as_failed() {
     let rig = Rig::new();
@@ -321,7 +269,7 @@ async fn an_observer_that_blocks_in_a_renewal_costs_no_lease() {
     ] {
         let (observer, let_go, _) = blocks(on);
         let manager = LockManager::builder(MemoryStore::new()).ttl(secs(6)).observer(observer).build().unwrap();
-        let brief = manager.lock("brief").ttl(ms(50)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
+        let brief = manager.lock("brief").ttl(secs(1)).renew(Renew::Off).try_acquire().await.unwrap().unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
             guards.push(manager.lock(&number.to_string()).try_acquire().await.unwrap().unwrap());
@@ -384,9 +332,10 @@ fn events_are_told_while_every_thread_for_blocking_work_is_busy() {
     let told = Names::default();
     let (let_go, go_on) = sync_channel::<()>(1);
     runtime.block_on(async {
-        let manager = LockManager::builder(MemoryStore::new()).ttl(secs(3)).observer(told.clone()).build().unwrap();
+        let manager = LockManager::builder(MemoryStore::new()).observer(told.clone()).build().unwrap();
         let job = tokio::task::spawn_blocking(move || go_on.recv().is_ok());
-        let held = manager.lock("held").try_acquire().await.unwrap().unwrap();
+        let lock = manager.lock("held").renew(Renew::Every(secs(1)));
+        let held = lock.try_acquire().await.unwrap().unwrap();
         // Its renewal is to be told on such a thread.
         sleep(secs(2)).await;
         manager.lock("other").try_acquire().await.unwrap().unwrap().release().await.unwrap();

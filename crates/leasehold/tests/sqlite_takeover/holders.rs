@@ -91,7 +91,7 @@ fn a_process_that_lost_its_main_thread_is_alive() {
 
 #[test]
 fn what_was_kept_or_handed_over_stands_until_its_ttl() {
-    const TTL: Duration = Duration::from_secs(5);
+    const TTL: Duration = Duration::from_secs(15);
     for order in ["keep", "hand-over"] {
         let scene = Scene::new();
         let (mut holder, mut other) = (scene.actor(), scene.actor());

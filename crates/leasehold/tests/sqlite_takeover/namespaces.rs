@@ -71,7 +71,7 @@ fn sees_life_and_death(mut holder: Actor, mut other: Actor) {
 
 /// Has `other` follow when the ttl is over, whether the holder is alive or not.
 fn waits_for_the_ttl(mut holder: Actor, mut other: Actor) {
-    const TTL: Duration = Duration::from_secs(5);
+    const TTL: Duration = Duration::from_secs(15);
     let began = Clock::system().now();
     assert_eq!(holder.tell(&format!("take {}", TTL.as_millis())), "taken");
     assert_eq!(other.tell("take"), "held");

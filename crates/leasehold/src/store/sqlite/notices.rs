@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::store::sqlite::place::{LOG, SHARED_MEMORY, beside};
 
-    const SOON: Option<Duration> = Some(Duration::from_secs(5));
+    const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
     #[test]
     fn writes_to_the_log_and_losses_are_told_and_other_files_are_not() {

@@ -24,7 +24,7 @@ pub(super) use check;
 pub(super) const LONG: Duration = Duration::from_secs(600);
 
 /// Far more than a healthy store needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fresh place and names on it.
 pub(super) struct Bench<'a> {

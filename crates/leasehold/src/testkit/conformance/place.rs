@@ -124,8 +124,9 @@ pub(super) async fn who_dropped_its_place_stands_at_the_end(bench: &Bench<'_>) -
 }
 
 pub(super) async fn an_expired_lease_goes_to_the_head_of_the_line(bench: &Bench<'_>) -> Outcome {
-    let mut line = Line::with_ttl(bench, 2, bench.ttl()).await?;
-    bench.sleep(bench.ttl()).await;
+    let ttl = bench.ample_ttl();
+    let mut line = Line::with_ttl(bench, 2, ttl).await?;
+    bench.sleep(ttl).await;
     bench.until_free(&line.client, &line.key).await?;
     // Whoever asks first, it is not his turn.
     line.client.be_refused(&line.key, &owner()?).await?;

@@ -2,7 +2,7 @@
 
 use super::actors::Actor;
 use super::*;
-use crate::{LockManager, LostReason};
+use crate::{LockManager, LostReason, Renew};
 
 /// Two users who have nothing in common but this group.
 const USERS: [u32; 2] = [61_001, 61_002];
@@ -103,9 +103,9 @@ fn actor_of_refused(user: u32, group: u32, program: &Path, path: &Path) -> Strin
 async fn a_guard_of_a_deleted_or_replaced_file_is_lost_and_a_new_one_is_had() {
     for is_replaced in [false, true] {
         let (directory, path) = scratch();
-        let locks =
-            LockManager::builder(SqliteStore::open(&path).await.unwrap()).ttl(Duration::from_secs(6)).build().unwrap();
-        let guard = locks.lock("k").acquire().await.unwrap();
+        let locks = LockManager::new(SqliteStore::open(&path).await.unwrap());
+        let lock = locks.lock("k").ttl(Duration::from_secs(30)).renew(Renew::Every(Duration::from_secs(2)));
+        let guard = lock.acquire().await.unwrap();
         if is_replaced {
             let successor = directory.path().join("new.db");
             let store = SqliteStore::open(&successor).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_guard_of_a_deleted_or_replaced_file_is_lost_and_a_new_one_is_had() {
         } else {
             fs::remove_file(&path).unwrap();
         }
-        let reason = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await.unwrap();
+        let reason = tokio::time::timeout(Duration::from_secs(60), guard.lost()).await.unwrap();
         assert!(matches!(reason, LostReason::NotHeld), "{reason:?}");
         assert!(guard.check().is_err());
         let next = locks.lock("k").try_acquire().await.unwrap().expect("nobody holds it in the new file");
