@@ -4,7 +4,9 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::Clock;
@@ -295,6 +297,33 @@ async fn refused_connections_are_refused() {
         assert_eq!(client.ask("still").await, message("answer still"));
         proxy.heal();
         Client::warm(&proxy).await;
+    }
+}
+
+/// Children that have not begun their program hold what this process listens on.
+#[tokio::test]
+async fn it_refuses_and_listens_again_while_children_are_started() {
+    let (_server, proxy) = start().await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let starters: Vec<_> = (0..4)
+        .map(|_| {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(Command::new("true").status().unwrap().success());
+                }
+            })
+        })
+        .collect();
+    for _ in 0..300 {
+        proxy.refuse();
+        assert_eq!(TcpStream::connect(proxy.address()).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        proxy.heal();
+        TcpStream::connect(proxy.address()).await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for starter in starters {
+        starter.join().unwrap();
     }
 }
 

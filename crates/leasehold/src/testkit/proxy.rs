@@ -225,7 +225,10 @@ async fn work(network: &Arc<Network>, mut orders: UnboundedReceiver<Order>) {
 
 fn obey(network: &Network, listener: &mut Option<TcpListener>, listen: bool) -> io::Result<()> {
     if !listen {
-        *listener = None;
+        if let Some(listener) = listener.take() {
+            // Closing alone would not do while a child of this process that has not begun its program holds it as well.
+            rustix::net::shutdown(&listener, rustix::net::Shutdown::Read)?;
+        }
     } else if listener.is_none() {
         *listener = Some(port::bind(network.port.address())?.listen(BACKLOG)?);
     }
