@@ -1,7 +1,6 @@
 //! Exit codes.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
@@ -30,8 +29,7 @@ fn a_signal_that_ends_the_job_comes_out_as_128_and_its_number() {
 fn what_cannot_be_run_is_said_and_gives_the_lease_back() {
     let place = Place::new();
     fs::write(place.path("plain"), "#!/bin/sh\nexit 0\n").unwrap();
-    fs::write(place.path("orphaned"), "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(place.path("orphaned"), fs::Permissions::from_mode(0o755)).unwrap();
+    place.executable("orphaned", "#!/no/such/interpreter\n");
     for (program, code, hint) in [
         ("no-such-program", 127, "check the name and PATH"),
         ("./no-such-file", 127, "check the path"),
@@ -59,8 +57,7 @@ fn what_cannot_be_run_is_said_however_soon_its_process_ends() {
 #[test]
 fn a_file_without_a_first_line_that_names_its_interpreter_is_run_by_the_shell() {
     let place = Place::new();
-    fs::write(place.path("headless"), "exit 6\n").unwrap();
-    fs::set_permissions(place.path("headless"), fs::Permissions::from_mode(0o755)).unwrap();
+    place.executable("headless", "exit 6\n");
     place.run(["run", "k", "--", "./headless"]).expect(6);
 }
 

@@ -2,7 +2,7 @@
 //! says.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -40,9 +40,7 @@ fn with_programs(names: &[&str]) -> Place {
     fs::create_dir(place.path("bin")).unwrap();
     symlink(BINARY, place.path("bin/leasehold")).unwrap();
     for name in names {
-        let path = place.path(name);
-        fs::write(&path, format!("#!/bin/sh\necho {name} >> done\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        place.executable(name, &format!("#!/bin/sh\necho {name} >> done\n"));
     }
     place
 }

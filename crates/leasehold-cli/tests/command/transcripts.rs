@@ -1,7 +1,7 @@
 //! What the manual shows of a session is what happens: its commands are run, and what is stable in the output compared.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 
 use crate::support::{BINARY, Place};
 
@@ -66,8 +66,7 @@ fn sessions_go_as_they_are_shown() {
         for (command, output) in &session {
             // A file that is shown was written before.
             if let Some(name) = command.strip_prefix("cat ") {
-                fs::write(place.path(name), output).unwrap();
-                fs::set_permissions(place.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+                place.executable(name, output);
             }
             script.push_str(&format!("{command}\n"));
             if command.ends_with('&') {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{PipeReader, PipeWriter};
+use std::io::{PipeReader, PipeWriter, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,17 @@ impl Place {
     /// What a file of the place holds; empty if there is none.
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Writes a file that can be executed. By another process: one that this one has open for writing may be inherited by
+    /// what another test starts, and could not be executed meanwhile.
+    #[allow(dead_code, reason = "not every test needs one")]
+    pub(crate) fn executable(&self, name: &str, text: &str) {
+        let mut writer = Command::new("sh");
+        writer.args(["-c", "cat > \"$0\" && chmod 755 \"$0\""]).arg(self.path(name)).stdin(Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
     }
 
     /// Any program, with a clean environment that names the store; it ends when the test's thread does.
