@@ -1,7 +1,7 @@
 //! Being told of a release.
 
 use super::Outcome;
-use super::bench::{Bench, LONG, check, owner};
+use super::bench::{Bench, LONG, PATIENCE, check, owner};
 
 pub(super) async fn a_release_by_another_client_wakes(bench: &Bench<'_>) -> Outcome {
     let (client, other) = (bench.client().await?, bench.client().await?);
@@ -11,7 +11,7 @@ pub(super) async fn a_release_by_another_client_wakes(bench: &Bench<'_>) -> Outc
     let sleeper = tokio::spawn(wake);
     tokio::task::yield_now().await;
     client.check_released(&key, &holder).await?;
-    let woken = tokio::time::timeout(std::time::Duration::from_secs(5), sleeper).await;
+    let woken = tokio::time::timeout(PATIENCE, sleeper).await;
     check!(matches!(woken, Ok(Ok(()))), "a release by another client woke nobody");
     other.take(&key, &waiter, LONG).await?;
     Ok(())
