@@ -51,8 +51,8 @@ fn check(url: &str, managers: usize, crowd: usize) {
     check_shares(&async || LockManager::connect(url).await.unwrap(), managers, crowd);
 }
 
-/// Managers share alike, and so do the waiters of one: in one round of three, for a machine that is busy elsewhere may keep a
-/// thread from its turns for a while.
+/// Managers share alike, and so do the waiters of one: in one round of ten, for a machine that is busy elsewhere may keep a
+/// thread from its turns for a while. What is unfair is so in each.
 fn check_shares<F: Future<Output = LockManager>>(one: &(impl Fn() -> F + Sync), managers: usize, crowd: usize) {
     let total = SHARE * managers * crowd;
     let is_fair = |of_one: &Vec<usize>| {
@@ -60,7 +60,9 @@ fn check_shares<F: Future<Output = LockManager>>(one: &(impl Fn() -> F + Sync), 
         3 * sum >= total / managers && of_one.iter().all(|turns| 3 * turns * of_one.len() >= sum)
     };
     let mut rounds = Vec::new();
-    let is_one_fair = (0..3).any(|_| {
+    let is_one_fair = (0..10).any(|number| {
+        // What keeps the machine busy may be over then.
+        thread::sleep(WORK * 100 * number.min(5));
         let round = turns(one, managers, crowd, total);
         let is_round_fair = round.iter().all(is_fair);
         rounds.push(round);

@@ -47,7 +47,8 @@ impl Fixture for Nodes {
         }
         // They were started just now, and have forgotten nothing.
         let quorum = Quorum::builder(stores).restart_guard(false).max_ttl(Duration::from_secs(3600));
-        Ok(Arc::new(Patient(quorum.node_timeout(Duration::from_secs(1)).build()?)))
+        // A machine that stands still fails no request that is asked once; claims have no longer than their ttl allows.
+        Ok(Arc::new(Patient(quorum.node_timeout(Duration::from_secs(10)).build()?)))
     }
 
     fn ttl(&self) -> Duration {

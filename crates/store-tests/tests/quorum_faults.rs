@@ -12,7 +12,7 @@ use leasehold::store::Store;
 use leasehold::store::quorum::Quorum;
 use leasehold::store::redis::RedisStore;
 use leasehold::testkit::{History, Record, Server};
-use leasehold::{Clock, ErrorKind, Key, LockManager, Renew};
+use leasehold::{Clock, ErrorKind, Key, LockGuard, LockManager, Renew};
 use store_tests::{answers_ping, redis, run};
 use tempfile::TempDir;
 
@@ -76,15 +76,19 @@ impl Nodes {
 
     /// Waits until no node has a key: far less than a ttl.
     async fn check_nothing_left(&self) {
+        self.check_nothing_left_within(SECOND * 25).await;
+    }
+
+    async fn check_nothing_left_within(&self, limit: Duration) {
         // What is late comes first.
         tokio::time::sleep(SECOND * 2).await;
-        for _ in 0..230 {
-            if self.held().iter().all(Vec::is_empty) {
-                return;
+        let emptied = async {
+            while !self.held().iter().all(Vec::is_empty) {
+                tokio::time::sleep(SECOND / 10).await;
             }
-            tokio::time::sleep(SECOND / 10).await;
-        }
-        panic!("left behind: {:?}", self.held());
+        };
+        let ended = tokio::time::timeout(limit - SECOND * 2, emptied).await;
+        ended.unwrap_or_else(|_| panic!("left behind: {:?}", self.held()));
     }
 }
 
@@ -233,12 +237,12 @@ fn three_clients_on_five_nodes_make_progress_and_never_overlap() {
 fn a_node_that_restarts_empty_helps_a_second_owner_only_without_the_guard() {
     run(async {
         let nodes = Nodes::start(3);
-        let url = format!("{}?max_ttl=10s&ttl=10s&node_timeout=1s", nodes.url());
+        let url = format!("{}?max_ttl=30s&ttl=30s&node_timeout=3s", nodes.url());
         // Fresh servers do not vote yet.
         let error = leasehold::config::open(&url).await.unwrap().build().unwrap();
         let error = error.lock("early").try_acquire().await.unwrap_err();
-        assert!(error.to_string().contains("it was started less than 10s ago"), "{error}");
-        tokio::time::sleep(SECOND * 12).await;
+        assert!(error.to_string().contains("it was started less than 30s ago"), "{error}");
+        tokio::time::sleep(SECOND * 32).await;
         let holder = leasehold::config::open(&url).await.unwrap().build().unwrap();
         let guarded = leasehold::config::open(&url).await.unwrap().build().unwrap();
         let unguarded = nodes.manager().await;
@@ -251,20 +255,43 @@ fn a_node_that_restarts_empty_helps_a_second_owner_only_without_the_guard() {
         let guard = lock.acquire_within(SOON).await.unwrap().unwrap();
         nodes.0[2].restart().unwrap();
         nodes.0[1].restart().unwrap();
-        match guarded.lock("shared").try_acquire().await {
-            Ok(None) => {}
-            Ok(Some(_)) => panic!("two owners in spite of the guard"),
-            Err(error) => {
-                let said = error.to_string();
-                assert_eq!(said.matches("it was started less than").count(), 2, "{said}");
-            }
-        }
-        let second = unguarded.lock("shared").try_acquire().await.unwrap();
-        assert!(second.is_some(), "the documented violation did not occur");
+        is_refused_by_the_guard(&guarded).await;
+        let second = unguarded_grant(&unguarded).await;
         guard.check().expect("the first owner believes in its lease as well");
         drop((guard, second));
-        nodes.check_nothing_left().await;
+        // What nobody could take back ends with its ttl.
+        nodes.check_nothing_left_within(SECOND * 42).await;
     });
+}
+
+/// A node that was started just now may be late to say so; but a grant there is none.
+async fn is_refused_by_the_guard(guarded: &LockManager) {
+    let mut said = String::new();
+    for _ in 0..20 {
+        match guarded.lock("shared").try_acquire().await {
+            Ok(None) => return,
+            Ok(Some(_)) => panic!("two owners in spite of the guard"),
+            Err(error) => said = error.to_string(),
+        }
+        if said.matches("it was started less than").count() == 2 {
+            return;
+        }
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    panic!("the nodes that were restarted do not say so: {said}");
+}
+
+/// The documented violation. What others left on the nodes may have to be taken back first.
+async fn unguarded_grant(unguarded: &LockManager) -> LockGuard {
+    let mut told = None;
+    for _ in 0..20 {
+        match unguarded.lock("shared").try_acquire().await {
+            Ok(Some(guard)) => return guard,
+            other => told = Some(other.map(|_| "contended")),
+        }
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    panic!("the documented violation did not occur: {told:?}");
 }
 
 #[test]
@@ -283,6 +310,7 @@ fn a_node_whose_clock_steps_is_no_hindrance() {
             // A lease that ended there early stands on the others, and is brought back.
             let (manager, other) = (nodes.manager().await, nodes.manager().await);
             let guard = manager.lock("kept").acquire_within(SOON).await.unwrap().unwrap();
+            nodes.wait_until_all_hold().await;
             step(seconds);
             assert!(other.lock("kept").try_acquire().await.unwrap().is_none());
             guard.extend(TTL).await.unwrap();

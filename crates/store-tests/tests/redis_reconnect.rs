@@ -49,7 +49,10 @@ async fn a_connection_may_take_longer_than_a_request(site: Site) {
     proxy.reset();
     for number in 0..10 {
         match locks.lock(&format!("job {number}")).try_acquire().await {
-            Ok(guard) => return guard.unwrap().release().await.unwrap(),
+            Ok(guard) => {
+                proxy.heal();
+                return guard.unwrap().release().await.unwrap();
+            }
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Unavailable), "{error}");
             }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold::store::redis::RedisStore;
-use leasehold::{ErrorKind, LockGuard, LockManager};
+use leasehold::{ErrorKind, LockGuard, LockManager, Renew};
 use redis::Value;
 use store_tests::{Sentinels, ask, patiently, run, run_suite};
 
@@ -65,7 +65,9 @@ fn the_next_primary_is_found() {
         let sentinels = Sentinels::with(DEAD_AFTER, &[]);
         // Held for long, renewed all the time, and waited for.
         let (locks, others) = (sentinels.manager(LONG).await, sentinels.manager(LONG).await);
-        let renewing = sentinels.manager(Duration::from_secs(45)).await;
+        // The failover may have to be tried again.
+        let renewing = LockManager::builder(sentinels.store().await).ttl(SOON * 2);
+        let renewing = renewing.renew(Renew::Every(Duration::from_secs(5))).build().unwrap();
         let (guard, renewed) = (take(&locks, "held").await, take(&renewing, "renewed").await);
         let waiter = tokio::spawn({
             let lock = others.lock("held");

@@ -250,10 +250,11 @@ async fn an_expiry_is_covered_by_a_timer(site: Site) {
     let mut client = site.client();
     // No push tells of the end of a lease in time, nor does a pause of the waiter.
     redis::cmd("DEBUG").arg(&["SET-ACTIVE-EXPIRE", "0"]).exec(&mut client).unwrap();
-    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "5000"]).exec(&mut client).unwrap();
+    redis::cmd("SET").arg(&["leasehold:job", "somebody", "PX", "15000"]).exec(&mut client).unwrap();
     let mut monitor = Monitor::start(site.server().address());
     let waiter = waiter(&locks, "job", &mut monitor).await;
-    woken(waiter).await.release().await.unwrap();
+    let next = timeout(SOON * 4, waiter).await.expect("a timer wakes the waiter");
+    next.unwrap().release().await.unwrap();
 }
 
 async fn a_refusal_tells_how_long_the_lease_stands(site: Site) {

@@ -22,7 +22,7 @@ mod rights;
 const LONG: Duration = Duration::from_secs(600);
 
 /// Five times and more of what anything here needs on a busy machine, and far from any ttl that is called long.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("never came: {what}"))

@@ -8,7 +8,7 @@ use store_tests::{Cluster, run};
 use crate::soon;
 
 const LEASES: usize = 1_000;
-const TTL: Duration = Duration::from_secs(9);
+const TTL: Duration = Duration::from_secs(15);
 const MOVED: usize = 100;
 
 #[test]

@@ -6,10 +6,18 @@ use store_tests::{Cluster, run};
 
 use crate::{LONG, take};
 
-/// What one server asks for, and what a cluster and replicas do besides.
-const RIGHTS: &str = "+eval +evalsha +get +set +del +pttl +pexpire +hget +hset +hmget +hincrby +scan \
-                      +client|tracking +pexpiretime +time +role +command|info +info +config|get \
-                      +cluster|slots +cluster|info +asking +wait";
+const DOCS: &str = include_str!("../../../../docs/stores.md");
+
+/// What the documentation says that one server asks for, that a cluster does besides, and that replicas do.
+fn rights() -> String {
+    let of_one = DOCS.lines().find_map(|line| line.strip_prefix("ACL SETUSER locks on >password ")).unwrap();
+    let (_, besides) = DOCS.split_once("Rights beyond those of one server:").unwrap();
+    let (besides, _) = besides.split_once('.').unwrap();
+    let besides: Vec<_> = besides.split('`').skip(1).step_by(2).collect();
+    assert_eq!(besides, ["+cluster|slots", "+cluster|info", "+asking"]);
+    assert!(DOCS.contains("`+wait`"));
+    format!("{of_one} {} +wait", besides.join(" "))
+}
 
 fn set(cluster: &Cluster, rules: &str) {
     for node in 0..3 {
@@ -27,7 +35,7 @@ async fn connect(cluster: &Cluster, options: &str) -> leasehold::Result<LockMana
 fn the_documented_rights_suffice() {
     run(async {
         let cluster = Cluster::start();
-        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS}"));
+        set(&cluster, &format!("on >pw {}", rights()));
         let locks = connect(&cluster, "").await.unwrap();
         let name = cluster.name_at(0, "allowed");
         let stored = format!("leasehold:{name}");
@@ -61,7 +69,7 @@ fn the_documented_rights_suffice() {
 fn a_right_that_is_missing_in_the_middle_of_a_move_is_told() {
     run(async {
         let cluster = Cluster::start();
-        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS} -asking"));
+        set(&cluster, &format!("on >pw {} -asking", rights()));
         let locks = connect(&cluster, "").await.unwrap();
         let name = cluster.name_at(0, "moving");
         let stored = format!("leasehold:{name}");
@@ -82,7 +90,7 @@ fn a_right_that_is_missing_in_the_middle_of_a_move_is_told() {
 fn a_missing_right_is_told() {
     run(async {
         let cluster = Cluster::start();
-        set(&cluster, &format!("on >pw resetchannels ~leasehold:* {RIGHTS} -cluster|slots"));
+        set(&cluster, &format!("on >pw {} -cluster|slots", rights()));
         let error = connect(&cluster, "").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
         assert!(error.to_string().contains("cluster|slots"), "{error}");

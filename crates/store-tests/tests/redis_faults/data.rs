@@ -161,7 +161,7 @@ async fn a_lease_that_is_evicted_for_our_own_requests_is_told_at_its_next_renewa
 #[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
 async fn a_restart_that_keeps_the_data_keeps_the_lease() {
     let server = redis().args(["--appendonly", "yes"]).start().unwrap();
-    let locks = builder(server.address(), SHORT).await.build().unwrap();
+    let locks = builder(server.address(), SHORT * 5).await.build().unwrap();
     let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
     server.kill().unwrap();
     server.restart().unwrap();

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::fake::{Fake, greeting};
 use crate::refusals::{SECRET, all_of, is_told};
-use crate::setting::{SHORT, manager, soon, store};
+use crate::setting::{LONG, SHORT, manager, soon, store};
 
 /// No answer to anything that a lock asks.
 fn garbage() -> Vec<(&'static str, Vec<u8>)> {
@@ -187,19 +187,22 @@ fn nonsense(seed: u64) -> Vec<u8> {
 #[tokio::test]
 async fn nonsense_is_never_a_lease_nor_a_holder() {
     watch_for_panics();
-    let mut cases = JoinSet::new();
-    for seed in 0..300 {
-        cases.spawn(async move {
-            let fake = Fake::after_connecting(nonsense(seed)).await;
-            let locks = manager(fake.address(), SHORT).await;
-            let answer = soon("an answer", locks.lock("k").try_acquire()).await;
-            // An error of the server that has no meaning is told as one; everything else as unknown.
-            let kind = answer.expect_err(&format!("{seed}")).kind();
-            assert!(matches!(kind, ErrorKind::Indeterminate | ErrorKind::Rejected), "{seed}: {kind}");
-        });
-    }
-    while let Some(case) = cases.join_next().await {
-        case.unwrap();
+    // All at once on one thread would be late to connect.
+    for first in (0..300).step_by(30) {
+        let mut cases = JoinSet::new();
+        for seed in first..first + 30 {
+            cases.spawn(async move {
+                let fake = Fake::after_connecting(nonsense(seed)).await;
+                let locks = manager(fake.address(), SHORT).await;
+                let answer = soon("an answer", locks.lock("k").try_acquire()).await;
+                // An error of the server that has no meaning is told as one; everything else as unknown.
+                let kind = answer.expect_err(&format!("{seed}")).kind();
+                assert!(matches!(kind, ErrorKind::Indeterminate | ErrorKind::Rejected), "{seed}: {kind}");
+            });
+        }
+        while let Some(case) = cases.join_next().await {
+            case.unwrap();
+        }
     }
     assert!(!PANICKED.load(Ordering::Acquire), "something panicked");
 }
@@ -234,14 +237,14 @@ async fn errors_are_told_as_what_they_are() {
         ),
     ] {
         let fake = Fake::after_connecting(format!("{answer}\r\n")).await;
-        let locks = manager(fake.address(), SHORT).await;
+        let locks = manager(fake.address(), LONG).await;
         for wait in [Duration::ZERO, Duration::from_secs(1)] {
             let error = locks.lock("k").acquire_within(wait).await.unwrap_err();
             is_told(&error, kind, &["failed to acquire \"k\" on redis", words]);
         }
         // Nor is it word of a lease that is gone, or was given back.
         let (key, owner) = (Key::new("leasehold", "k").unwrap(), OwnerToken::mint().unwrap());
-        let (store, claim) = (store(fake.address()).await, Claim::new(&key, &owner, SHORT));
+        let (store, claim) = (store(fake.address()).await, Claim::new(&key, &owner, LONG));
         let told = store.extend(&[claim]).await.unwrap().remove(0);
         is_told(&told.unwrap_err(), kind, &[words]);
         is_told(&store.release(&key, &owner).await.unwrap_err(), kind, &[words]);
@@ -249,7 +252,7 @@ async fn errors_are_told_as_what_they_are() {
         is_told(&store.force_release(&key, None).await.unwrap_err(), kind, &[words]);
         // As a manager tells it.
         let lock = locks.lock("k");
-        is_told(&lock.extend_by(&owner, SHORT).await.unwrap_err(), kind, &["failed to extend", words]);
+        is_told(&lock.extend_by(&owner, LONG).await.unwrap_err(), kind, &["failed to extend", words]);
         is_told(&lock.release_by(&owner).await.unwrap_err(), kind, &["failed to release", words]);
     }
 }
@@ -257,7 +260,7 @@ async fn errors_are_told_as_what_they_are() {
 #[tokio::test]
 async fn long_and_wild_errors_are_cut() {
     let fake = Fake::after_connecting(format!("-ERR \x1b[31m{}\r\n", "x".repeat(100_000))).await;
-    let locks = manager(fake.address(), SHORT).await;
+    let locks = manager(fake.address(), LONG).await;
     let error = locks.lock("k").try_acquire().await.unwrap_err();
     is_told(&error, ErrorKind::Rejected, &["xxx"]);
     assert!(!error.to_string().contains('\x1b'));
@@ -277,7 +280,7 @@ async fn a_server_that_repeats_what_it_was_asked_gives_no_secret_away() {
     let fake = Fake::start(move |words| greeting(words).unwrap_or_else(|| repeat(words))).await;
     let store = RedisStore::connect(&format!("redis://{}", fake.address())).await.unwrap();
     let (key, owner) = (Key::new("", "k").unwrap(), OwnerToken::mint().unwrap());
-    let claim = Claim::new(&key, &owner, SHORT);
+    let claim = Claim::new(&key, &owner, LONG);
     for error in [
         store.acquire(&claim).await.unwrap_err(),
         store.extend(&[claim]).await.unwrap().remove(0).unwrap_err(),

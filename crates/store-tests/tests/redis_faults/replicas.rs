@@ -22,7 +22,7 @@ async fn strict(server: &str) -> LockManager {
 async fn a_grant_that_nobody_else_knows_of_is_given_back() {
     let server = redis().start().unwrap();
     let locks = strict(&server.address().to_string()).await;
-    let error = soon("an answer", locks.lock("k").ttl(SHORT).try_acquire()).await.unwrap_err();
+    let error = soon("an answer", locks.lock("k").ttl(LONG).try_acquire()).await.unwrap_err();
     is_told(&error, ErrorKind::Unavailable, &["0 of 1 replicas", "given back"]);
     assert_eq!(Direct::to(server.address()).number("EXISTS leasehold:k"), 0);
 }
@@ -47,7 +47,7 @@ async fn a_lease_that_is_taken_on_and_nobody_else_knows_of_goes_back_to_whom_it_
     let plain = manager(server.address(), LONG).await;
     let owner = plain.lock("k").try_acquire().await.unwrap().unwrap().hand_over().await.unwrap();
     let locks = strict(&server.address().to_string()).await;
-    let error = soon("an answer", locks.lock("k").ttl(SHORT).resume(&owner)).await.unwrap_err();
+    let error = soon("an answer", locks.lock("k").ttl(LONG).resume(&owner)).await.unwrap_err();
     is_told(&error, ErrorKind::Unavailable, &["0 of 1 replicas", "given back"]);
     let back = async {
         loop {
@@ -72,7 +72,7 @@ async fn renewals_leave_a_server_that_was_demoted() {
     let (_port, nobody) = nobody();
     direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
     // Also where nothing has to be written.
-    let error = soon("an answer", guard.extend(SHORT)).await.unwrap_err();
+    let error = soon("an answer", guard.extend(LONG / 2)).await.unwrap_err();
     is_told(&error, ErrorKind::Unavailable, &["READONLY", "become a replica"]);
     // On a new connection: by now the name may lead elsewhere.
     let error = soon("an answer", guard.extend(LONG)).await.unwrap_err();
@@ -94,7 +94,7 @@ async fn what_a_demoted_server_knows_is_no_answer() {
     for case in 0..7 {
         direct.ask("REPLICAOF NO ONE");
         let locks = manager(old.address(), LONG).await;
-        let lock = locks.lock("k").ttl(SHORT);
+        let lock = locks.lock("k");
         assert!(locks.holder("k").await.unwrap().is_none());
         direct.ask(&format!("REPLICAOF 127.0.0.1 {}", nobody.port()));
         let asked = async {

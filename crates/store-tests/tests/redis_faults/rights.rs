@@ -13,7 +13,7 @@ use crate::refusals::is_told;
 use crate::setting::{Direct, LONG, SHORT, fence, soon};
 
 /// As the documentation of the store lists them.
-const RULES: &str = include_str!("../../../../docs/stores.md");
+pub(crate) const RULES: &str = include_str!("../../../../docs/stores.md");
 
 /// The rules for a user of locks under `leasehold:`, each with whether locks work without it.
 const NEEDED: &[&str] = &[
@@ -275,12 +275,12 @@ async fn a_user_that_is_removed_while_it_holds_is_told_and_what_it_holds_ends() 
     let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
     // Its connections end with it.
     bench.direct.ask("ACL DELUSER user1");
-    let error = soon("an answer", locks.lock("other").try_acquire()).await.unwrap_err();
+    let error = soon("an answer", locks.lock("other").ttl(LONG).try_acquire()).await.unwrap_err();
     let error = if error.kind() == ErrorKind::Rejected {
         error
     } else {
         // The end of the connection was noticed by this very request.
-        soon("an answer", locks.lock("other").try_acquire()).await.unwrap_err()
+        soon("an answer", locks.lock("other").ttl(LONG).try_acquire()).await.unwrap_err()
     };
     is_told(&error, ErrorKind::Rejected, &["failed to acquire", "check the user name"]);
     // Renewals fail, and are tried again until the lease is over.

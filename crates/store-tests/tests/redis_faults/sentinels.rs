@@ -1,13 +1,15 @@
-//! Sentinels that do not agree.
+//! Sentinels that do not agree, and what they have to let us ask.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use leasehold::ErrorKind;
 use leasehold::store::redis::RedisStore;
-use store_tests::redis;
+use leasehold::{Clock, ErrorKind, LockManager};
+use store_tests::{Sentinels, ask, redis, run};
 
 use crate::fake::{Fake, greeting};
 use crate::refusals::is_told;
+use crate::rights::RULES;
 use crate::setting::{Direct, LONG, nobody, soon};
 
 /// A sentinel that knows of this many failovers, the last of which made this server the primary; `None` = it knows no
@@ -46,13 +48,25 @@ async fn without_a_majority_the_latest_failover_counts() {
     let knows = sentinel(Some((new.address(), 5))).await;
     let (_port, dead) = nobody();
     let hosts = [was_away.address(), knows.address(), dead];
-    for turn in 0..12 {
+    let mut counted = 0;
+    for turn in 0.. {
         let mut hosts = hosts;
         hosts.rotate_left(turn % 3);
+        let began = Clock::system().now();
         let store = soon("an answer", RedisStore::connect(&url(&hosts))).await.unwrap();
-        let locks = leasehold::LockManager::builder(store).ttl(LONG).build().unwrap();
+        // One that answers half a second after the other is not heard, by design.
+        let are_both_heard = Clock::system().now().since(began) < Duration::from_millis(400);
+        let locks = LockManager::builder(store).ttl(LONG).build().unwrap();
         let _guard = locks.lock(&format!("k{turn}")).try_acquire().await.unwrap().unwrap();
-        assert_eq!(Direct::to(old.address()).number("DBSIZE"), 0, "granted by the old primary");
+        if are_both_heard {
+            let there = format!("EXISTS leasehold:k{turn} leasehold:k{turn}:fence{{leasehold:k{turn}}}");
+            assert_eq!(Direct::to(old.address()).number(&there), 0, "granted by the old primary");
+            counted += 1;
+        }
+        if counted == 12 {
+            break;
+        }
+        assert!(turn < 200, "they are both heard in {counted} turns only");
     }
 }
 
@@ -67,4 +81,45 @@ async fn what_a_minority_does_not_know_may_be_there() {
     let most = [knows_none.address(), knows_none.address(), dead];
     let error = soon("an answer", RedisStore::connect(&url(&most))).await.unwrap_err();
     is_told(&error, ErrorKind::InvalidConfig, &["check the name", "\"main\""]);
+}
+
+/// What the documentation says that we ask of sentinels.
+const ASKED: [&str; 2] = ["+sentinel|get-master-addr-by-name", "+sentinel|master"];
+
+/// Whoever logs in to a sentinel may from now on do this, and nothing else.
+fn allow(sentinels: &Sentinels, rights: &[&str]) {
+    for sentinel in sentinels.sentinels() {
+        let client = ::redis::Client::open(format!("redis://operator:pw@{}", sentinel.address())).unwrap();
+        let rules = ["SETUSER", "default", "reset", "on", ">s3cret"].into_iter().chain(rights.iter().copied());
+        let mut connection = client.get_connection().unwrap();
+        ::redis::cmd("ACL").arg(rules.collect::<Vec<_>>()).exec(&mut connection).unwrap();
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_redis_server), ignore = "redis-server is not installed")]
+fn what_is_documented_is_enough_of_sentinels() {
+    run(async {
+        for right in ASKED {
+            assert!(RULES.contains(&format!("`{right}`")), "not in the documentation: {right}");
+        }
+        let sentinels = Sentinels::start();
+        for sentinel in sentinels.sentinels() {
+            ask::<()>(sentinel, &["ACL", "SETUSER", "operator", "on", ">pw", "~*", "&*", "+@all"]).unwrap();
+        }
+        let file = sentinels.servers()[0].dir().join("password");
+        std::fs::write(&file, "s3cret\n").unwrap();
+        let url = format!("{}?sentinel_password_file={}", sentinels.url(), file.display());
+        // As long as they agree, nobody has to know which failover was the latest.
+        for rights in [&ASKED[..], &ASKED[..1]] {
+            allow(&sentinels, rights);
+            let locks = LockManager::connect(&url).await.unwrap();
+            locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        }
+        for rights in [&ASKED[1..], &[]] {
+            allow(&sentinels, rights);
+            let error = LockManager::connect(&url).await.unwrap_err();
+            is_told(&error, ErrorKind::Rejected, &["the sentinels refuse us"]);
+        }
+    });
 }

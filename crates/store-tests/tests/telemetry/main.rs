@@ -68,7 +68,7 @@ fn keys_are_labels_where_they_are_mapped() {
             locks.lock(name).acquire().await.unwrap().release().await.unwrap();
         }
         for name in ["import:3", "plain"] {
-            let brief = locks.lock(name).ttl(Duration::from_millis(50)).renew(Renew::Off).acquire().await.unwrap();
+            let brief = locks.lock(name).ttl(Duration::from_secs(1)).renew(Renew::Off).acquire().await.unwrap();
             assert_eq!(brief.lost().await, LostReason::Expired);
         }
         locks.close(Close::Release).await.unwrap();

@@ -169,7 +169,7 @@ async fn ends_of_leases(locks: &LockManager, story: &Story, secrets: &Secrets) {
     soon(story.until("renewed: acquiring, acquired, renewed")).await;
     guard.release().await.unwrap();
 
-    let guard = locks.lock("overrun").ttl(Duration::from_secs(4)).renew(Renew::Off).acquire().await.unwrap();
+    let guard = locks.lock("overrun").ttl(Duration::from_secs(9)).renew(Renew::Off).acquire().await.unwrap();
     secrets.note(&guard);
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
     guard.release().await.unwrap_err();

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::{Failure, Fixture, Outcome};
 use crate::clock::{Clock, Moment};
-use crate::error::Result;
-use crate::store::{Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Store, Wake};
+use crate::error::{ErrorKind, Result};
+use crate::store::{
+    Attempt, BoxFuture, Capabilities, Claim, Contention, Expiry, Fencing, Grant, Holder, Listing, Page, Store, Wake,
+};
 use crate::types::{FencingToken, Key, OwnerToken};
 
 /// Fails the case unless the condition holds.
@@ -233,6 +235,17 @@ impl Client {
         let mut holders = self.0.inspect(key).await?.holders;
         check!(holders.len() < 2, "{} owners hold {key} exclusively", holders.len());
         Ok(holders.pop())
+    }
+
+    /// Lists. A store of several servers may not wait for one that is late, but not each time.
+    pub(super) async fn listing(&self, prefix: &str, page: &Page) -> Result<Listing, Failure> {
+        for _ in 0..3 {
+            match self.0.list(prefix, page.clone()).await {
+                Err(error) if matches!(error.kind(), ErrorKind::Indeterminate | ErrorKind::Unavailable) => {}
+                answer => return Ok(answer?),
+            }
+        }
+        Ok(self.0.list(prefix, page.clone()).await?)
     }
 
     pub(super) async fn check_held(&self, key: &Key, owner: &OwnerToken) -> Outcome {

@@ -99,7 +99,7 @@ pub(super) async fn list_tells_held_keys_only(bench: &Bench<'_>) -> Outcome {
         bench.until_free(&client, &passing).await?;
     }
     check_listed(bench, &client, "", &["one", "two"]).await?;
-    let listing = bench.client().await?.list(&bench.prefix(), Page::first(10)).await?;
+    let listing = bench.client().await?.listing(&bench.prefix(), &Page::first(10)).await?;
     let told = listing.entries.iter().all(|entry| entry.holders.iter().map(|holder| &holder.owner).eq([&holder]));
     check!(told, "the listing names other holders: {:?}", listing.entries);
     Ok(())
@@ -137,7 +137,7 @@ pub(super) async fn list_pages_in_byte_order(bench: &Bench<'_>) -> Outcome {
         let mut listed = Vec::new();
         let mut page = Page::first(limit);
         loop {
-            let listing = client.list(&bench.prefix(), page).await?;
+            let listing = client.listing(&bench.prefix(), &page).await?;
             check!(listing.entries.len() <= limit, "a page of {limit} has {} entries", listing.entries.len());
             listed.extend(listing.entries.into_iter().map(|entry| entry.key));
             check!(listed.len() <= names.len(), "pages of {limit} do not end: {listed:?}");
@@ -151,7 +151,7 @@ pub(super) async fn list_pages_in_byte_order(bench: &Bench<'_>) -> Outcome {
 }
 
 async fn check_listed(bench: &Bench<'_>, client: &Client, prefix: &str, expected: &[&str]) -> Outcome {
-    let listing = client.list(&format!("{}{prefix}", bench.prefix()), Page::first(100)).await?;
+    let listing = client.listing(&format!("{}{prefix}", bench.prefix()), &Page::first(100)).await?;
     let listed: Vec<_> = listing.entries.iter().map(|entry| &entry.key[bench.prefix().len()..]).collect();
     check!(listed == expected, "with prefix {prefix:?}: {listed:?} instead of {expected:?}");
     check!(listing.next.is_none(), "a page with room left is said not to be the last one");

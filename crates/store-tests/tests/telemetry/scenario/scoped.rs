@@ -8,6 +8,9 @@ use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 use super::{SOON, Secrets, at_rest, held, soon};
 
+/// Far longer than it takes to be granted a lease: it counts from before that.
+const MAX_HOLD: Duration = Duration::from_secs(3);
+
 /// Work that is given as an async closure.
 pub(super) async fn closures(locks: &LockManager, others: &LockManager, secrets: &Secrets) {
     let note = async |lease: LeaseHandle| secrets.note_work(locks, &lease).await;
@@ -35,7 +38,7 @@ pub(super) async fn closures(locks: &LockManager, others: &LockManager, secrets:
     dropped_when(has_started, work).await;
     at_rest(locks).await;
 
-    let lost = locks.lock("scoped-lost").max_hold(Duration::from_secs(1));
+    let lost = locks.lock("scoped-lost").max_hold(MAX_HOLD);
     let lost = lost.run(async |lease| {
         secrets.note_work(locks, &lease).await;
         std::future::pending::<()>().await;
@@ -71,7 +74,7 @@ pub(super) async fn futures(locks: &LockManager, others: &LockManager, secrets: 
     dropped_when(has_started, work).await;
     at_rest(locks).await;
 
-    let lost = lock("future-lost").max_hold(Duration::from_secs(1));
+    let lost = lock("future-lost").max_hold(MAX_HOLD);
     let lost = lost.run_future(|lease| async move {
         secrets.note_work(locks, &lease).await;
         std::future::pending::<()>().await;
