@@ -60,7 +60,7 @@ fn a_keeper_renews() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
+        "out=$(leasehold acquire k --keeper=$$ --ttl 15s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
     );
     wait_until("it holds the key", || running.stdout() == "on\n");
     let fence = || {
@@ -69,7 +69,7 @@ fn a_keeper_renews() {
     };
     let first = fence().unwrap();
     // Longer than the lease stands without renewal.
-    place.run(["wait", "k", "--for", "change", "-w", "8s"]).expect(75);
+    place.run(["wait", "k", "--for", "change", "-w", "17s"]).expect(75);
     assert_eq!(fence(), Some(first));
 }
 

@@ -28,7 +28,13 @@ fn by_inner_number(place: &Place, name: &str) -> Pid {
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().nth(1) == Some(&inner))
     };
-    place.survivors().into_iter().find(is_it).unwrap()
+    let mut found = None;
+    // While it becomes another program, it is not known to be of this place.
+    wait_until("it is found", || {
+        found = place.survivors().into_iter().find(is_it);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 #[test]

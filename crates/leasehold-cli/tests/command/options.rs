@@ -38,6 +38,7 @@ fn another_signal_may_tell_that_the_lease_is_lost() {
     let script = "trap 'echo USR1 >> got; exit 3' USR1; while :; do sleep 0.02; done";
     // KILL at the lease's end holds all the same.
     let stubborn = "trap '' USR1; while :; do sleep 0.02; done";
+    place.create();
     let started = [("USR1", script), ("sigusr1", script), ("USR1", stubborn)].map(|(name, script)| {
         let key = format!("{name} {script}");
         let on_lost = format!("signal:{name}");
