@@ -152,7 +152,7 @@ fn a_killed_acquire_leaves_no_keeper() {
 fn a_lease_that_is_lost_before_it_is_told_of_is_no_success() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
-    let acquire = format!("'{BINARY}' acquire k --keeper=$$ --ttl 3s 1>&0 </dev/null; echo $? > code");
+    let acquire = format!("'{BINARY}' acquire k --keeper=$$ --ttl 9s 1>&0 </dev/null; echo $? > code");
     let mut command = place.program(["sh", "-c", &format!("trap 'echo told > told' TERM; {acquire}")]);
     command.stdin(writer);
     let running = place.start(command);

@@ -98,7 +98,7 @@ fn children_are_found_where_the_kernel_does_not_list_them() {
     let place = Place::new();
     let script = format!(
         "sleep 60 & echo $! > other; mount --bind /proc/$$/clear_refs /proc/$$/task/$$/children || exit 1; \
-         exec {BINARY} run k --ttl 4s --no-renew -- sleep 60"
+         exec {BINARY} run k --ttl 8s --no-renew -- sleep 60"
     );
     place.start(place.program(["unshare", "--mount", "sh", "-c", &script])).finish().expect(79);
     assert!(is_running(place.pid("other")));

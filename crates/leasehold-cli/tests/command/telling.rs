@@ -69,7 +69,7 @@ fn the_report_tells_whose_code_it_is() {
     is(&told(&["--", "true"], 0), "ran", "child");
     is(&told(&["-c", "kill -9 $$"], 137), "ran", "child");
     is(&told(&["--max-runtime", "100ms", "--", "sleep", "60"], 124), "timeout", "lock");
-    let lost = told(&["--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79);
+    let lost = told(&["--ttl", "8s", "--no-renew", "--", "sleep", "60"], 79);
     is(&lost, "lost", "lock");
     assert!(lost.2["held_ms"].as_u64().unwrap() > 0);
     let missing = told(&["--", "no-such-program"], 127);
@@ -212,7 +212,7 @@ fn messages_may_be_objects() {
         (&["run", "k2", "--", "no-such-program"], 127, "error", "cannot run \"no-such-program\""),
         (&["run", "k2", "-v", "--", "true"], 0, "info", "acquired \"k2\""),
         (&["run", "k2", "-s", "noop:", "--", "true"], 0, "warning", "excludes nobody"),
-        (&["run", "k2", "--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
+        (&["run", "k2", "--ttl", "8s", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
         (&["list", "-s", "nosuch:"], 78, "error", "unknown store"),
     ] {
         let finished = place.run([arguments[0], "--log-format", "json"].iter().chain(&arguments[1..])).expect(code);

@@ -109,7 +109,7 @@ fn a_busy_acquire_stops_a_script(site: &Site) {
 
 fn a_killed_keeper_is_noticed(site: &Site) {
     let running = site.script(
-        "out=$(leasehold acquire k --keeper=$$ --ttl 3s --format shell) || exit; eval \"$out\"; touch on
+        "out=$(leasehold acquire k --keeper=$$ --ttl 9s --format shell) || exit; eval \"$out\"; touch on
          while [ ! -e go ]; do sleep 0.01; done; leasehold extend k; echo $?; leasehold release k; echo $?",
     );
     wait_until("it holds the key", || site.path("on").exists());

@@ -55,7 +55,8 @@ impl Place {
     /// others give up if that takes too long.
     #[allow(dead_code, reason = "not every test has a file")]
     pub(crate) fn create(&self) {
-        self.run(["list"]).expect(0);
+        // For which a disk that is slow for seconds is no fault.
+        wait_until("the file is there", || self.run(["list"]).code() == 0);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
