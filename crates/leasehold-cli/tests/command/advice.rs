@@ -63,7 +63,7 @@ fn every_error_names_what_to_do_next() {
         (&["run", "k", "--", "./nosuch"], 127, "check the path"),
         (&["run", "k", "--", "./plain"], 126, "make it executable"),
         // Lost.
-        (&["run", "k", "--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79, "raise --ttl, or let it be renewed"),
+        (&["run", "k", "--ttl", "8s", "--no-renew", "--", "sleep", "60"], 79, "raise --ttl, or let it be renewed"),
     ] {
         let finished = place.run(arguments).expect(code);
         assert!(finished.stderr.contains(advice), "{advice:?} is not in what {arguments:?} says: {}", finished.stderr);

@@ -62,7 +62,7 @@ fn a_group_that_has_to_be_killed_does_not_take_a_daemon_with_it() {
     let script = "setsid sh -c 'echo $$ > daemon.new; mv daemon.new daemon; exec sleep 60' & \
         while [ ! -e daemon ]; do sleep 0.02; done; \
         (trap '' TERM; echo up > up; while :; do sleep 0.02; done) & while [ ! -e up ]; do sleep 0.02; done; exit 4";
-    let finished = place.run(["run", "k", "--ttl", "6s", "-k", "2s", "--", "sh", "-c", script]).expect(4);
+    let finished = place.run(["run", "k", "--ttl", "12s", "-k", "5s", "--", "sh", "-c", script]).expect(4);
     assert!(finished.stderr.contains("TERM and KILL sent to group"), "{}", finished.stderr);
     assert!(is_running(place.pid("daemon")));
 }

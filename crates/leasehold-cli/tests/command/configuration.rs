@@ -136,7 +136,7 @@ fn the_file_of_the_system_stands_lowest() {
 #[test]
 fn files_hold_for_what_is_run() {
     let place = Place::new();
-    write(&place, USER_FILE, &format!("store = '{}'\nnamespace = 'filed'\nttl = '7s'\nwait = 0", place.store()));
+    write(&place, USER_FILE, &format!("store = '{}'\nnamespace = 'filed'\nttl = '27s'\nwait = 0", place.store()));
     let script = "echo $LEASEHOLD_TTL_MS $LEASEHOLD_NAMESPACE; touch up; while [ ! -e go ]; do sleep 0.02; done";
     let start = |arguments: &[&str]| {
         let mut command = place.command(arguments);
@@ -150,7 +150,7 @@ fn files_hold_for_what_is_run() {
     let patient = start(&["run", "k", "-w", "forever", "--", "true"]);
     wait_until("it waits", || patient.stderr().contains("waiting"));
     fs::write(place.path("go"), "").unwrap();
-    assert_eq!(first.finish().expect(0).stdout, "7000 filed\n");
+    assert_eq!(first.finish().expect(0).stdout, "27000 filed\n");
     patient.finish().expect(0);
 }
 

@@ -61,6 +61,7 @@ fn a_tick_that_another_scheduler_names_runs_once() {
 fn each_tick_runs_on_one_of_three_servers() {
     let place = Place::new();
     let script = "echo $LEASEHOLD_SCHEDULED_AT >> ticks";
+    place.create();
     let servers = (0..3).map(|_| server(&place, &[], script)).collect();
     wait_until("some ticks have run", || lines(&place, "ticks").len() >= 4);
     let said = end(servers);
@@ -75,6 +76,7 @@ fn each_tick_runs_on_one_of_three_servers() {
 fn a_tick_is_skipped_while_the_last_run_lasts() {
     let place = Place::new();
     let script = "echo begin >> runs; sleep 2.2; echo end >> runs";
+    place.create();
     let servers = (0..2).map(|_| server(&place, &["--ttl", "10s"], script)).collect();
     wait_until("two runs have ended", || lines(&place, "runs").iter().filter(|line| *line == "end").count() >= 2);
     let said = end(servers);
@@ -129,7 +131,7 @@ fn a_tick_whose_server_crashed_is_told_and_runs_again_if_that_is_asked_for() {
         let script = "echo $LEASEHOLD_SCHEDULED_AT >> ticks; echo $LEASEHOLD_LOST_TICKS >> lost; \
                       if mkdir first 2>/dev/null; then echo $PPID > pid; exec sleep 60; fi; \
                       grep -q . lost && mkdir second 2>/dev/null && exit 69; exit 0";
-        let server = server(&place, &["--ttl", "2s", "--lost", choice], script);
+        let server = server(&place, &["--ttl", "20s", "--lost", choice], script);
         let run = place.pid("pid");
         let first = lines(&place, "ticks")[0].clone();
         kill_process(run, Signal::KILL).unwrap();

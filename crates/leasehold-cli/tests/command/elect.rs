@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::support::{Place, Running, address_of_nobody, is_running, wait_until};
 
-const TTL: &str = "6s";
+const TTL: &str = "15s";
 
 /// A replica whose job writes its pid to a file of this name.
 fn replica(place: &Place, name: &str, http: SocketAddr) -> Running {

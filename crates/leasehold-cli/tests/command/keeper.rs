@@ -60,7 +60,7 @@ fn a_keeper_renews() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
+        "out=$(leasehold acquire k --keeper=$$ --ttl 15s --format shell) || exit; eval \"$out\"; echo on; exec sleep 60",
     );
     wait_until("it holds the key", || running.stdout() == "on\n");
     let fence = || {
@@ -69,7 +69,7 @@ fn a_keeper_renews() {
     };
     let first = fence().unwrap();
     // Longer than the lease stands without renewal.
-    place.run(["wait", "k", "--for", "change", "-w", "8s"]).expect(75);
+    place.run(["wait", "k", "--for", "change", "-w", "17s"]).expect(75);
     assert_eq!(fence(), Some(first));
 }
 
@@ -152,7 +152,7 @@ fn a_killed_acquire_leaves_no_keeper() {
 fn a_lease_that_is_lost_before_it_is_told_of_is_no_success() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
-    let acquire = format!("'{BINARY}' acquire k --keeper=$$ --ttl 3s 1>&0 </dev/null; echo $? > code");
+    let acquire = format!("'{BINARY}' acquire k --keeper=$$ --ttl 9s 1>&0 </dev/null; echo $? > code");
     let mut command = place.program(["sh", "-c", &format!("trap 'echo told > told' TERM; {acquire}")]);
     command.stdin(writer);
     let running = place.start(command);

@@ -43,7 +43,7 @@ fn a_release_of_a_job_that_ended_during_a_stop() {
 #[test]
 fn a_release_after_running_on_without_a_lease() {
     let place = Place::new();
-    let options = ["--ttl", "4s", "--no-renew", "--on-lost", "continue"];
+    let options = ["--ttl", "8s", "--no-renew", "--on-lost", "continue"];
     let first = place.hold("k", &options, "while [ ! -e end ]; do sleep 0.02; done");
     let second = place.start(place.command(["run", "k", "-c", WAIT_FOR_GO]));
     wait_until("the second runs", || place.path("second").exists());

@@ -28,7 +28,13 @@ fn by_inner_number(place: &Place, name: &str) -> Pid {
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().nth(1) == Some(&inner))
     };
-    place.survivors().into_iter().find(is_it).unwrap()
+    let mut found = None;
+    // While it becomes another program, it is not known to be of this place.
+    wait_until("it is found", || {
+        found = place.survivors().into_iter().find(is_it);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 #[test]
@@ -92,7 +98,7 @@ fn children_are_found_where_the_kernel_does_not_list_them() {
     let place = Place::new();
     let script = format!(
         "sleep 60 & echo $! > other; mount --bind /proc/$$/clear_refs /proc/$$/task/$$/children || exit 1; \
-         exec {BINARY} run k --ttl 4s --no-renew -- sleep 60"
+         exec {BINARY} run k --ttl 8s --no-renew -- sleep 60"
     );
     place.start(place.program(["unshare", "--mount", "sh", "-c", &script])).finish().expect(79);
     assert!(is_running(place.pid("other")));

@@ -38,7 +38,7 @@ fn a_forced_release_shows_asks_and_tells_the_fence() {
 #[test]
 fn a_forced_release_stops_the_job_and_later_grants_have_higher_tokens() {
     let place = Place::new();
-    let job = place.hold("k", &["--ttl", "3s"], "sleep 60");
+    let job = place.hold("k", &["--ttl", "12s", "--renew-every", "500ms"], "sleep 60");
     let removed = place.run(["force-release", "k", "--yes", "--json", "--reason", "why"]).expect(0);
     let removed: Value = serde_json::from_str(&removed.stdout).unwrap();
     assert_eq!((&removed["schema"], &removed["key"]), (&"leasehold.force-release/1".into(), &"k".into()));

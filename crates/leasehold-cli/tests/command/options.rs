@@ -38,6 +38,7 @@ fn another_signal_may_tell_that_the_lease_is_lost() {
     let script = "trap 'echo USR1 >> got; exit 3' USR1; while :; do sleep 0.02; done";
     // KILL at the lease's end holds all the same.
     let stubborn = "trap '' USR1; while :; do sleep 0.02; done";
+    place.create();
     let started = [("USR1", script), ("sigusr1", script), ("USR1", stubborn)].map(|(name, script)| {
         let key = format!("{name} {script}");
         let on_lost = format!("signal:{name}");
@@ -59,7 +60,7 @@ fn another_signal_may_tell_that_the_lease_is_lost() {
 fn a_job_may_run_on_without_its_lease_if_that_is_asked_for() {
     let place = Place::new();
     let script = "while [ ! -e go ]; do sleep 0.02; done; exit 5";
-    let options = ["--on-lost", "continue", "--report", "report", "--ttl", "4s", "--no-renew"];
+    let options = ["--on-lost", "continue", "--report", "report", "--ttl", "8s", "--no-renew"];
     let first = place.hold("k", &options, script);
     // Somebody else gets the key meanwhile.
     let second =

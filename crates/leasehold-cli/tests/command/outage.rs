@@ -31,7 +31,7 @@ fn a_store_that_does_not_answer_is_not_a_busy_key() {
 #[test]
 fn a_lease_that_cannot_be_renewed_stops_the_job_before_it_ends() {
     let place = Place::new();
-    let first = place.hold("k", &["--ttl", "6s"], "exec sleep 60");
+    let first = place.hold("k", &["--ttl", "15s", "-k", "6s"], "exec sleep 60");
     let occupied = occupy(&place);
     let finished = first.finish().expect(79);
     for part in [

@@ -42,8 +42,8 @@ fn a_job_takes_a_lease_on_from_its_keeper() {
     let place = Place::new();
     let running = script(
         &place,
-        "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"
-         leasehold resume k -- sleep 3; echo $?",
+        "out=$(leasehold acquire k --keeper=$$ --ttl 12s --format shell) || exit; eval \"$out\"
+         leasehold resume k -- sleep 6; echo $?",
     );
     assert_eq!(running.finish().expect(0).stdout, "0\n");
     assert!(place.is_free("k"));

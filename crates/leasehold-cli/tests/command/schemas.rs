@@ -125,7 +125,7 @@ fn what_run_reports_is_what_the_manual_shows() {
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));
     manual.is(&place.read("report"));
-    let lost = format!("{BINARY} run k --ttl 4s --no-renew --status-fd 3 -- sleep 60 3>status");
+    let lost = format!("{BINARY} run k --ttl 8s --no-renew --status-fd 3 -- sleep 60 3>status");
     place.start(place.program(["sh", "-c", &lost])).finish().expect(79);
     let lines = place.read("status");
     lines.lines().for_each(|line| manual.is(line));

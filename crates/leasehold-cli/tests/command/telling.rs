@@ -69,7 +69,7 @@ fn the_report_tells_whose_code_it_is() {
     is(&told(&["--", "true"], 0), "ran", "child");
     is(&told(&["-c", "kill -9 $$"], 137), "ran", "child");
     is(&told(&["--max-runtime", "100ms", "--", "sleep", "60"], 124), "timeout", "lock");
-    let lost = told(&["--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79);
+    let lost = told(&["--ttl", "8s", "--no-renew", "--", "sleep", "60"], 79);
     is(&lost, "lost", "lock");
     assert!(lost.2["held_ms"].as_u64().unwrap() > 0);
     let missing = told(&["--", "no-such-program"], 127);
@@ -77,8 +77,11 @@ fn the_report_tells_whose_code_it_is() {
     assert!(missing.2["error"].as_str().unwrap().contains("no-such-program"));
     is(&told(&["-s", "nosuch:", "--", "true"], 78), "error", "lock");
     is(&told(&["--ttl", "0", "--", "true"], 65), "error", "lock");
-    let renewed = told(&["--ttl", "10s", "--renew-every", "50ms", "--", "sleep", "1"], 0);
-    assert!(renewed.2["renewals"].as_u64().unwrap() > 0);
+    // It ends when it was renewed.
+    let job =
+        "run k --report report --status-fd 3 --renew-every 50ms -c 'until grep -q renewed status; do sleep 0.02; done'";
+    place.start(place.program(["sh", "-c", &format!("{BINARY} {job} 3>status")])).finish().expect(0);
+    assert!(report(&place)["renewals"].as_u64().unwrap() > 0);
     let first = place.hold("k", &[], "sleep 60");
     let busy = told(&["-n", "--", "true"], 75);
     is(&busy, "busy", "lock");
@@ -172,7 +175,8 @@ fn the_status_is_told_as_it_happens() {
 fn a_reader_of_the_status_that_does_not_read_costs_nothing() {
     let place = Place::new();
     let (reader, writer) = full_pipe();
-    let arguments = ["run", "k", "--ttl", "4s", "--renew-every", "100ms", "--status-fd", "0", "--", "sleep", "5"];
+    let arguments =
+        ["run", "k", "--ttl", "8s", "-k", "200ms", "--renew-every", "100ms", "--status-fd", "0", "--", "sleep", "9"];
     let mut command = place.command(arguments);
     command.stdin(Stdio::from(writer));
     place.start(command).finish().expect(0);
@@ -208,7 +212,7 @@ fn messages_may_be_objects() {
         (&["run", "k2", "--", "no-such-program"], 127, "error", "cannot run \"no-such-program\""),
         (&["run", "k2", "-v", "--", "true"], 0, "info", "acquired \"k2\""),
         (&["run", "k2", "-s", "noop:", "--", "true"], 0, "warning", "excludes nobody"),
-        (&["run", "k2", "--ttl", "4s", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
+        (&["run", "k2", "--ttl", "8s", "--no-renew", "--", "sleep", "60"], 79, "error", "lost: the lease on"),
         (&["list", "-s", "nosuch:"], 78, "error", "unknown store"),
     ] {
         let finished = place.run([arguments[0], "--log-format", "json"].iter().chain(&arguments[1..])).expect(code);

@@ -239,8 +239,9 @@ fn a_job_that_is_killed_leaves_the_terminal_as_it_was() {
 #[test]
 fn the_terminal_is_taken_back_from_what_a_killed_job_had_put_in_the_foreground() {
     let place = Place::new();
-    let run = format!("{BINARY} run k --ttl 2s --no-renew -- bash -m -c 'echo u\"\"p; sleep 60; true'");
+    let run = format!("{BINARY} run k --ttl 8s --no-renew -- bash -m -c 'echo u\"\"p; sleep 60; true'");
     let terminal = Terminal::start(&place, &["sh", "-c", &format!("{run}; echo do''ne; read x; echo got $x")]);
+    terminal.expect("lost: the lease on \"k\"");
     terminal.expect("done");
     terminal.type_in("hello\n");
     terminal.expect("got hello");

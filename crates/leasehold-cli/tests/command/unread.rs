@@ -75,7 +75,7 @@ fn a_terminal_that_stops_writers_in_the_background_does_not_stop_it() {
     let place = Place::new();
     let terminal = Terminal::shell(&place);
     terminal.type_in("stty tostop\n");
-    let options = "--ttl 4s --no-renew --on-lost continue";
+    let options = "--ttl 8s --no-renew --on-lost continue";
     terminal.type_in(&format!("{BINARY} run k {options} -- sh -c 'while [ ! -e go ]; do sleep 0.02; done; exit 7'\n"));
     terminal.expect("exclusion is given up");
     std::fs::write(place.path("go"), "").unwrap();

@@ -99,6 +99,7 @@ fn many_runs_take_turns() {
     let place = Place::new();
     // Each would see the other's directory if two ran at the same time.
     let script = "mkdir inside && sleep 0.02 && rmdir inside && echo done >> order";
+    place.create();
     let running: Vec<_> =
         (0..8).map(|_| place.start(place.command(["run", "k", "-w", "50s", "--", "sh", "-c", script]))).collect();
     for running in running {

@@ -55,7 +55,7 @@ fn a_script_holds_a_key(site: &Site) {
 
 fn a_script_that_is_killed_leaves_the_key_to_its_ttl(site: &Site) {
     let mut running = site.script(
-        "out=$(leasehold acquire k --ttl 3s --format shell) || exit; eval \"$out\"; echo on > on; exec sleep 60",
+        "out=$(leasehold acquire k --ttl 15s --format shell) || exit; eval \"$out\"; echo on > on; exec sleep 60",
     );
     wait_until("it holds the key", || !site.read("on").is_empty());
     running.signal(Signal::KILL);
@@ -109,7 +109,7 @@ fn a_busy_acquire_stops_a_script(site: &Site) {
 
 fn a_killed_keeper_is_noticed(site: &Site) {
     let running = site.script(
-        "out=$(leasehold acquire k --keeper=$$ --ttl 3s --format shell) || exit; eval \"$out\"; touch on
+        "out=$(leasehold acquire k --keeper=$$ --ttl 9s --format shell) || exit; eval \"$out\"; touch on
          while [ ! -e go ]; do sleep 0.01; done; leasehold extend k; echo $?; leasehold release k; echo $?",
     );
     wait_until("it holds the key", || site.path("on").exists());
@@ -126,7 +126,7 @@ fn a_killed_keeper_is_noticed(site: &Site) {
 }
 
 fn a_release_of_what_is_gone_touches_nobody_else(site: &Site) {
-    site.run(["acquire", "k", "--ttl", "3s", "--owner-file", "first"]).expect(0);
+    site.run(["acquire", "k", "--ttl", "15s", "--owner-file", "first"]).expect(0);
     site.run(["acquire", "k", "--ttl", "1m", "--owner-file", "second"]).expect(0);
     for command in ["release", "extend"] {
         let refused = site.run([command, "k", "--owner-file", "first"]).expect(79);

@@ -45,7 +45,7 @@ fn signals_end_a_wait_and_a_job(site: &Site) {
 }
 
 fn one_that_is_killed_leaves_nothing_but_its_ttl(site: &Site) {
-    let first = site.hold("k", &["--ttl", "3s"], "sleep 60 & wait");
+    let first = site.hold("k", &["--ttl", "9s"], "sleep 60 & wait");
     first.signal(Signal::KILL);
     wait_until("nothing is left", || site.survivors().is_empty());
     site.run(["run", "k", "-w", "60", "--", "true"]).expect(0);

@@ -22,7 +22,7 @@ on_sessions! {
 pub(crate) const KEEP: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 1h --format shell) || exit; eval \"$out\"";
 
 /// So that what is told by no server is found out soon.
-const KEEP_BRIEFLY: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 6s --format shell) || exit; eval \"$out\"";
+const KEEP_BRIEFLY: &str = "out=$(leasehold acquire k --keeper=$$ --ttl 12s --format shell) || exit; eval \"$out\"";
 
 /// The keepers of a site that run.
 pub(crate) fn keepers(site: &Site) -> Vec<Pid> {
@@ -99,7 +99,7 @@ fn a_script_is_told_again_after_a_recovery(site: &Site) {
 fn a_script_may_be_told_otherwise(site: &Site) {
     for (option, code) in [("signal:USR1", 8), ("continue", 7)] {
         let running = site.script(&format!(
-            "trap 'exit 8' USR1; out=$(leasehold acquire k --keeper=$$ --ttl 6s --on-lost {option}) || exit; touch on
+            "trap 'exit 8' USR1; out=$(leasehold acquire k --keeper=$$ --ttl 12s --on-lost {option}) || exit; touch on
              for _ in $(seq 1000); do [ ! -e go ] || exit 7; sleep 0.02; done"
         ));
         wait_until("it holds the key", || site.path("on").exists());
@@ -118,7 +118,7 @@ fn a_script_may_be_told_otherwise(site: &Site) {
 
 fn a_resume_is_no_loss(site: &Site) {
     let ended =
-        site.finished(&format!("{KEEP_BRIEFLY}; trap 'echo told' TERM; leasehold resume k -- sleep 3; echo $?"));
+        site.finished(&format!("{KEEP_BRIEFLY}; trap 'echo told' TERM; leasehold resume k -- sleep 6; echo $?"));
     assert_eq!((&*ended.stdout, &*ended.stderr), ("0\n", ""));
     assert!(site.is_free("k"));
     // One that comes to nothing changes nothing.

@@ -86,7 +86,7 @@ impl<'a> Round<'a> {
         }
         let seconds: Vec<_> = (0..JOBS.len()).map(|key| self.second(key)).collect();
         // In line, at any moment between two renewals.
-        thread::sleep(Duration::from_millis(fastrand::u64(100..1200)));
+        thread::sleep(Duration::from_millis(fastrand::u64(100..1600)));
         self.cut();
         let ended: Vec<_> = firsts.into_iter().map(Running::finish).collect();
         for first in &ended {
@@ -131,7 +131,7 @@ impl<'a> Round<'a> {
         let job = format!("'{}' --exact links::beat --ignored -q >/dev/null", test.display());
         let (name, url) = (self.name(key), self.site.url_at(self.proxy.address()));
         let mut command =
-            self.site.command(["run", &name, "-s", &url, "--ttl", "3s", "-c", &JOBS[key].replace("JOB", &job)]);
+            self.site.command(["run", &name, "-s", &url, "--ttl", "4s", "-c", &JOBS[key].replace("JOB", &job)]);
         command.env(BEAT, self.site.path(&format!("{name}.beat")));
         self.site.start(command)
     }

@@ -51,6 +51,14 @@ impl Place {
         Self { directory, mark, store }
     }
 
+    /// Lets the store's file be there before several open it at a time: the first to do so writes much to the disk, and the
+    /// others give up if that takes too long.
+    #[allow(dead_code, reason = "not every test has a file")]
+    pub(crate) fn create(&self) {
+        // For which a disk that is slow for seconds is no fault.
+        wait_until("the file is there", || self.run(["list"]).code() == 0);
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
