@@ -134,6 +134,19 @@ async fn a_failing_store_is_not_hammered_as_the_deadline_comes_near() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_renewal_is_tried_again_within_the_interval() {
+    let rig = Rig::new();
+    let lock = rig.manager().lock("k").ttl(secs(600)).renew(Renew::Every(secs(5)));
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    rig.store.once(Operation::Extend, Fault::fail(ErrorKind::Unavailable));
+    sleep(ms(5_500)).await;
+    assert_eq!(rig.calls(Operation::Extend), 1);
+    sleep(secs(5)).await;
+    assert_eq!(rig.calls(Operation::Extend), 2);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_shortest_leases_are_renewed_at_their_interval() {
     let rig = Rig::new();
     let manager = rig.manager();

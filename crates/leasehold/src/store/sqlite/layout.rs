@@ -78,6 +78,8 @@ pub(super) fn prepare(db: &Connection, path: &Path, found: &Metadata, host: &Hos
         let text = "its file system cannot share memory between processes: name a file on a local file system";
         return Err(rejected(path, text).into());
     }
+    // Reading makes the log, without which the file counts as replaced.
+    integer(db, "SELECT count(*) FROM meta")?;
     db.pragma_update(None, "wal_autocheckpoint", LONGEST_LOG)?;
     Survives::Crash.set(db)?;
     Ok(())

@@ -25,6 +25,14 @@ fn journal(pages: u32, first: Option<&[u8]>) -> Vec<u8> {
     journal
 }
 
+/// However slow the disk is.
+#[tokio::test]
+async fn a_file_that_nobody_else_opens_is_made_without_waiting_for_anybody() {
+    let (_directory, path) = scratch();
+    let host = Host::present().unwrap();
+    StoreThread::start(path, host, Duration::ZERO).await.unwrap();
+}
+
 /// A full file before it became a write-ahead file, and after.
 async fn made() -> (Vec<u8>, Vec<u8>) {
     let (_directory, path) = scratch();
