@@ -12,8 +12,8 @@ use store_tests::{Site, Table, run};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-/// Long enough to be renewed in time on a busy machine, short enough to wait for two of them.
-const TTL: Duration = Duration::from_secs(5);
+/// Long enough to be renewed in time on a busy machine, short enough to wait for three of them.
+const TTL: Duration = Duration::from_secs(4);
 /// Five times and more of what anything here needs on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
@@ -66,13 +66,13 @@ fn held_while_blocked(url: &str) {
         let blocked = Arc::clone(&blocked);
         runtime.spawn(async move {
             blocked.wait();
-            thread::sleep(2 * TTL);
+            thread::sleep(3 * TTL);
         });
     }
     blocked.wait();
     run(async {
         let others = LockManager::connect(url).await.unwrap();
-        let until = Clock::system().now() + 2 * TTL;
+        let until = Clock::system().now() + 3 * TTL;
         while Clock::system().now() < until {
             assert!(others.lock("job").try_acquire().await.unwrap().is_none(), "the lease was not renewed");
             sleep(TTL / 10).await;
