@@ -13,7 +13,7 @@ use moka::Expiry;
 use moka::ops::compute::{CompResult, Op};
 
 #[tokio::main]
-async fn main() -> Result<()> {
+pub(crate) async fn main() -> Result<()> {
     let locks = LockManager::new(CacheStore::new(MokaCache::new(Clock::system())));
     let ran = locks.try_with_lock("import", async |_| "imported").await?;
     assert_eq!(ran.map(|ran| ran.value), Some("imported"));

@@ -11,7 +11,7 @@ use leasehold::store::{Attempt, Claim, Scope, Store};
 use leasehold::{Key, LockManager, OwnerToken, Result};
 
 #[tokio::main]
-async fn main() -> Result<()> {
+pub(crate) async fn main() -> Result<()> {
     let locks = LockManager::new(CacheStore::new(SeenAsCache::new(Arc::new(MemoryStore::new()))));
     let ran = locks.try_with_lock("import", async |_| "imported").await?;
     assert_eq!(ran.map(|ran| ran.value), Some("imported"));

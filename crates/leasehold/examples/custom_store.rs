@@ -17,7 +17,7 @@ use leasehold::store::{
 use leasehold::{Clock, FencingToken, Key, LockManager, OwnerToken, Result};
 
 #[tokio::main]
-async fn main() -> Result<()> {
+pub(crate) async fn main() -> Result<()> {
     let locks = LockManager::new(TableStore::new(Clock::system()));
     let Some(guard) = locks.lock("nightly").try_acquire().await? else {
         return Ok(());

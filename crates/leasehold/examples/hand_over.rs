@@ -1,5 +1,7 @@
 //! A lease that passes from one process to another: nobody else can come between, and the token of the giver is dead as
 //! soon as the other has taken it on.
+//!
+//! `cargo run -p leasehold --example hand_over`
 
 use std::error::Error;
 use std::io::Write;
@@ -10,23 +12,27 @@ use std::{env, fs, io, process};
 use leasehold::store::sqlite::SqliteStore;
 use leasehold::{ErrorKind, LockManager, OwnerToken};
 
+/// Where the other process finds the leases.
+const FILE: &str = "HAND_OVER_FILE";
+
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    if let Some(file) = env::args_os().nth(1) {
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
+    if let Some(file) = env::var_os(FILE) {
         return take_on(file.as_ref()).await;
     }
     let directory = env::temp_dir().join(format!("leasehold-hand-over-{}", process::id()));
     fs::create_dir(&directory)?;
     let file = directory.join("leases.db");
     let mut successor = Command::new(env::current_exe()?);
-    successor.arg(&file);
+    // The same program, as this one was called.
+    successor.args(env::args_os().skip(1)).env(FILE, &file);
     let given = give(file, successor).await;
     fs::remove_dir_all(directory)?;
     given
 }
 
 /// Starts something and leaves the rest, and the lease, to another process.
-pub(crate) async fn give(file: PathBuf, mut successor: Command) -> Result<(), Box<dyn Error>> {
+async fn give(file: PathBuf, mut successor: Command) -> Result<(), Box<dyn Error>> {
     let locks = LockManager::new(SqliteStore::open(&file).await?);
     let guard = locks.lock("import").acquire().await?;
     let fence = guard.fencing_token();
@@ -51,7 +57,7 @@ pub(crate) async fn give(file: PathBuf, mut successor: Command) -> Result<(), Bo
 }
 
 /// What the other process does.
-pub(crate) async fn take_on(file: &Path) -> Result<(), Box<dyn Error>> {
+async fn take_on(file: &Path) -> Result<(), Box<dyn Error>> {
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;
     let owner: OwnerToken = line.trim().parse()?;

@@ -1,6 +1,6 @@
 //! A holder that wakes up too late, and a table that refuses what it writes.
 //!
-//! `cargo run -p leasehold --features postgres --example postgres_fencing -- postgres://user@host/database`
+//! `DATABASE_URL=postgres://user@host/database cargo run -p leasehold --features postgres --example postgres_fencing`
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const WRITE: &str = "INSERT INTO reports AS report (name, body, fence) VALUES ($
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).ok_or("name a database: postgres://user@host/database")?;
+pub(crate) async fn main() -> Result<()> {
+    let url = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL names none: postgres://user@host/database")?;
     assert!(!late_write(&url).await?, "the late write was refused");
     Ok(())
 }

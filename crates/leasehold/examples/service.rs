@@ -1,9 +1,12 @@
 //! A web service on several hosts: a request starts work that must run once at a time, a load balancer asks for its
 //! health, and somebody collects its metrics.
 //!
-//! `SERVICE_STORE=redis://host cargo run --example service --features redis`; without it the leases are in memory, which
-//! is right for one host.
+//! `SERVICE_STORE=redis://host cargo run -p leasehold --features redis --example service`; without it the leases are in
+//! memory, which is right for one host. `SERVICE_LISTEN` says where to listen.
 
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
+use std::env;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -21,10 +24,12 @@ use leasehold::{Close, LeaseHandle, LockManager};
 use tokio::net::TcpListener;
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let counts = Counts::default();
     let locks = settings().open().await?.observer(counts.clone()).build()?;
-    let listener = TcpListener::bind("127.0.0.1:8080").await?;
+    let address = env::var("SERVICE_LISTEN").unwrap_or_else(|_| "127.0.0.1:8080".to_owned());
+    let listener = TcpListener::bind(address).await?;
+    println!("listening on {}", listener.local_addr()?);
     serve(listener, locks, counts, async { drop(tokio::signal::ctrl_c().await) }).await?;
     Ok(())
 }

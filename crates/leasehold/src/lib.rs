@@ -44,8 +44,9 @@
 //! # }
 //! ```
 //!
-//! Examples to run stand in `examples/`: `scoped_work`, `bounded_wait`, `hand_over` between processes, `service` (a web
-//! service), `custom_store`, `cache_moka` and `cache_over_store`.
+//! Examples to run stand in `examples/`: `scoped_work`, `bounded_wait`, `hand_over` between processes, `leader` (one among
+//! replicas), `cron` (each tick on one of them), `fenced_write` and `postgres_fencing` (whoever comes late is refused),
+//! `service` (a web service), `custom_store`, `cache_moka` and `cache_over_store`.
 
 mod background;
 mod call;

@@ -94,9 +94,13 @@ impl Fixture for SqliteFixture {
     }
 }
 
-#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
 #[path = "../examples/custom_store.rs"]
 mod custom_store;
+
+#[test]
+fn the_example_of_a_store_runs() {
+    custom_store::main().unwrap();
+}
 
 leasehold::conformance! { custom, CustomFixture::new(), without: [outages, places, wakes] }
 

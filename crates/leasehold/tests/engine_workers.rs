@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-/// Long enough to be renewed in time on a busy machine, short enough to wait for two of them.
-const TTL: Duration = Duration::from_secs(5);
+/// Long enough to be renewed in time on a busy machine, short enough to wait for three of them.
+const TTL: Duration = Duration::from_secs(4);
 /// The ttl where nobody is to be waiting for it.
 const LONG: Duration = Duration::from_secs(600);
 /// Five times and more of what anything here needs on a busy machine.
@@ -38,12 +38,12 @@ fn blocking() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
     (block, blocks, go_on)
 }
 
-/// For two ttls others, on a runtime of their own, do not get the key.
+/// For three ttls others, on a runtime of their own, do not get the key.
 fn nobody_gets(store: &MemoryStore, key: &str) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let others = LockManager::builder(store.clone()).build().unwrap();
-        let until = Clock::system().now() + 2 * TTL;
+        let until = Clock::system().now() + 3 * TTL;
         while Clock::system().now() < until {
             assert!(others.lock(key).try_acquire().await.unwrap().is_none(), "the lease was not renewed");
             sleep(Duration::from_millis(20)).await;

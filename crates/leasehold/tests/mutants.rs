@@ -19,8 +19,10 @@ use leasehold::{Clock, ErrorKind, FencingToken, Key, OwnerToken, Result};
 use parking_lot::Mutex;
 
 /// Each flaw with a case that is made for it.
-const MUTANTS: [(Flaw, &str); 8] = [
+const MUTANTS: [(Flaw, &str); 10] = [
     (Flaw::ReleaseWithoutComparing, "release_needs_owner"),
+    (Flaw::ReleaseThatLooksFirst, "a_release_at_the_end_spares_the_next_holder"),
+    (Flaw::ExtendThatLooksFirst, "an_extend_at_the_end_spares_the_next_holder"),
     (Flaw::ExtendThatRecreates, "extend_never_recreates_an_expired_lease"),
     (Flaw::ExtendThatShortens, "extend_never_shortens"),
     (Flaw::DeadlineFromTheReply, "the_validity_of_a_grant_is_kept"),
@@ -64,6 +66,10 @@ async fn failures(flaw: Option<Flaw>) -> Vec<&'static str> {
 enum Flaw {
     /// A release deletes the lease, whoever asks.
     ReleaseWithoutComparing,
+    /// A release looks whose lease it is, and deletes what is there a moment later.
+    ReleaseThatLooksFirst,
+    /// An extend looks whose lease it is, and writes its own over what is there a moment later.
+    ExtendThatLooksFirst,
     /// An extend of a lease that is gone takes the key again.
     ExtendThatRecreates,
     /// An extend sets the end, also to an earlier one.
@@ -92,6 +98,13 @@ struct Mutant {
 impl Mutant {
     fn has(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
+    }
+
+    /// Whether that owner holds the key: so it was a moment ago.
+    async fn held_a_moment_ago(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
+        let holders = self.sound.inspect(key).await?.holders;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok(holders.iter().any(|holder| holder.owner == *owner))
     }
 
     /// What the sound store is asked for, and what is told of its answer.
@@ -156,9 +169,21 @@ impl Store for Mutant {
 
     async fn extend(&self, claims: &[Claim<'_>]) -> Result<Vec<Result<Option<Grant>>>> {
         let stands: Vec<_> = claims.iter().map(|claim| self.stands(claim)).collect();
+        let mut seen = vec![false; claims.len()];
+        if self.has(Flaw::ExtendThatLooksFirst) {
+            for (seen, claim) in seen.iter_mut().zip(claims) {
+                *seen = self.held_a_moment_ago(claim.key, claim.owner).await?;
+            }
+        }
         let mut answers = self.sound.extend(&stands).await?;
-        for (answer, claim) in answers.iter_mut().zip(claims) {
+        for ((answer, claim), seen) in answers.iter_mut().zip(claims).zip(seen) {
             match answer {
+                Ok(None) if seen => {
+                    self.sound.force_release(claim.key, None).await?;
+                    if let Attempt::Acquired(grant) = self.sound.acquire(claim).await? {
+                        *answer = Ok(Some(grant));
+                    }
+                }
                 Ok(None) if self.has(Flaw::ExtendThatRecreates) => {
                     if let Attempt::Acquired(grant) = self.sound.acquire(claim).await? {
                         *answer = Ok(Some(grant));
@@ -184,6 +209,10 @@ impl Store for Mutant {
     async fn release(&self, key: &Key, owner: &OwnerToken) -> Result<bool> {
         if self.has(Flaw::ReleaseWithoutComparing) {
             return Ok(self.sound.force_release(key, None).await?.is_some());
+        }
+        if self.has(Flaw::ReleaseThatLooksFirst) {
+            let is_ours = self.held_a_moment_ago(key, owner).await?;
+            return Ok(is_ours && self.sound.force_release(key, None).await?.is_some());
         }
         let released = self.sound.release(key, owner).await?;
         if released && let Some((base, last)) = self.bases.lock().get_mut(key) {

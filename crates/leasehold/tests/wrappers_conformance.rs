@@ -15,15 +15,19 @@ use leasehold::testkit::conformance::{Fixture, Outage};
 use leasehold::testkit::{Fault, FaultStore, TestClock};
 use leasehold::{Clock, ErrorKind, Result};
 
-#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
 #[path = "../examples/cache_moka.rs"]
 mod cache_moka;
-#[allow(dead_code, reason = "its `main` is for those who run it as an example")]
 #[path = "../examples/cache_over_store.rs"]
 mod cache_over_store;
 
 use self::cache_moka::MokaCache;
 use self::cache_over_store::SeenAsCache;
+
+#[test]
+fn the_examples_of_caches_run() {
+    cache_moka::main().unwrap();
+    cache_over_store::main().unwrap();
+}
 
 leasehold::conformance! { breaker, InPausedTime::new(|bed| Breaker::new(bed.store.clone()).clock(bed.clock())) }
 

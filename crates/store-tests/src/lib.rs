@@ -12,6 +12,11 @@ use std::time::Duration;
 
 use leasehold::testkit::{Server, ServerBuilder};
 
+/// Its example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod authority;
 mod cluster;
 mod direct;

@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 /// Long enough to be renewed in time on a busy machine, short enough to wait for three of them.
-const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(6);
 /// Five times and more of what anything here needs on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 

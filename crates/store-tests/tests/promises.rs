@@ -29,6 +29,15 @@ fn every_promise_stands_there_once_and_in_order() {
 }
 
 #[test]
+fn every_promise_names_a_test() {
+    let table = fs::read_to_string(TABLE).expect("the table is there");
+    let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let bare: Vec<_> =
+        rows.filter(|row| row.rsplit_once(" | ").is_none_or(|(_, tests)| !tests.contains("::"))).collect();
+    assert!(bare.is_empty(), "no test is named for these: {bare:?}");
+}
+
+#[test]
 fn every_test_that_is_named_exists() {
     let table = fs::read_to_string(TABLE).expect("the table is there");
     let files = sources(Path::new(".."));

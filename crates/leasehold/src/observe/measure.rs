@@ -217,20 +217,4 @@ fn with(mut labels: Vec<Label>, name: &'static str, value: &'static str) -> Vec<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_instrument_has_its_description() {
-        for (instrument, name) in [
-            (Instrument::Acquire, "leasehold.acquire.duration"),
-            (Instrument::RenewalSlack, "leasehold.renewal.slack"),
-            (Instrument::Waiters, "leasehold.waiters"),
-            (Instrument::Lost, "leasehold.lost"),
-            (Instrument::Missed, "leasehold.missed"),
-            (Instrument::TicksLost, "leasehold.ticks.lost"),
-        ] {
-            assert_eq!(INSTRUMENTS[instrument as usize].name, name);
-        }
-    }
-}
+mod tests;

@@ -47,6 +47,7 @@ use crate::store::{BoxFuture, Capabilities, Expiry, Fencing, Store, Waiting};
 mod table;
 mod bench;
 mod cancel;
+mod ending;
 mod exclusion;
 mod expiry;
 mod extend;

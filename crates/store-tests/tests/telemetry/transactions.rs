@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::observe::metrics::Metrics;
+use leasehold::observe::otel::OtelMetrics;
 use leasehold::store::memory::MemoryStore;
 use leasehold::store::postgres::{PostgresAdvisoryStore, TransactionLocks};
 use leasehold::{Error, Key, LockManager, Wait};
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, SdkMeterProvider};
 use store_tests::{Table, run};
 use tokio_postgres::Transaction;
 
@@ -75,8 +78,14 @@ fn transactions_of_ones_own_tell_the_same() {
         let (table, story) = (Arc::new(Table::new()), Story::default());
         let url = with_password(&table);
         // Of another store, whose name is not told.
-        let manager =
-            LockManager::builder(MemoryStore::new()).observer(story.clone()).observer(Metrics::new()).build().unwrap();
+        let exporter = InMemoryMetricExporter::default();
+        let provider = SdkMeterProvider::builder().with_periodic_exporter(exporter.clone()).build();
+        let manager = LockManager::builder(MemoryStore::new())
+            .observer(story.clone())
+            .observer(Metrics::new())
+            .observer(OtelMetrics::new(&provider.meter("leasehold")))
+            .build()
+            .unwrap();
         let others = PostgresAdvisoryStore::connect(&url).await.unwrap();
         let others = LockManager::builder(others).namespace(NAMESPACE).build().unwrap();
         let locks = Locks { transactions: TransactionLocks::told_to_observers_of(&manager), table };
@@ -99,12 +108,15 @@ fn transactions_of_ones_own_tell_the_same() {
         ]);
         expected.sort();
         assert_eq!(told, expected, "{told:#?}");
-        let measured = meters::of(NAMESPACE, "postgres");
-        let is_fixed = |what: &str| !what.starts_with("leasehold.store.operation");
-        let fixed: Vec<_> = measured.iter().filter(|(what, _)| is_fixed(what)).collect();
-        let fixed: Vec<_> = fixed.into_iter().map(|(what, count)| format!("{what} {count}")).collect();
-        assert_eq!(fixed, MEASURED, "{fixed:#?}");
-        for shown in [story.debug(), logs::all(), meters::all()] {
+        provider.force_flush().unwrap();
+        for measured in [meters::of(NAMESPACE, "postgres"), meters::exported(&exporter)] {
+            let is_fixed = |what: &str| !what.starts_with("leasehold.store.operation");
+            let fixed: Vec<_> = measured.iter().filter(|(what, _)| is_fixed(what)).collect();
+            let fixed: Vec<_> = fixed.into_iter().map(|(what, count)| format!("{what} {count}")).collect();
+            assert_eq!(fixed, MEASURED, "{fixed:#?}");
+        }
+        let exported = format!("{:?}", exporter.get_finished_metrics());
+        for shown in [story.debug(), logs::all(), meters::all(), exported] {
             for secret in [PASSWORD].into_iter().chain(URLS) {
                 assert!(!shown.contains(secret), "{secret} is shown");
             }

@@ -183,6 +183,9 @@ macro_rules! __conformance_table {
                     the_shortest_ttl_is_granted_and_ends
                     force_release_of_an_expired_lease_is_none
                     an_expired_fence_grows;
+                ending:
+                    a_release_at_the_end_spares_the_next_holder
+                    an_extend_at_the_end_spares_the_next_holder;
             }
             Fencing fencing {
                 fencing:
