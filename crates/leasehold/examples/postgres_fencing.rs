@@ -34,7 +34,7 @@ pub(crate) async fn late_write(url: &str) -> Result<bool> {
 
     // It works without renewal, and for longer than it has asked for: so would one whose machine stood still.
     let slow = LockManager::builder(PostgresStore::connect(url).await?).renew(Renew::Off).build()?;
-    let slow = slow.lock("report").ttl(Duration::from_secs(1)).acquire().await?;
+    let slow = slow.lock("report").ttl(Duration::from_secs(6)).acquire().await?;
     assert!(write(&client, &slow, "half of it").await?);
 
     let next = LockManager::new(PostgresStore::connect(url).await?);

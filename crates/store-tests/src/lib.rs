@@ -34,7 +34,7 @@ pub use self::direct::{ask, patiently};
 pub use self::foreign::ForeignClient;
 pub use self::monitor::Monitor;
 pub use self::pooler::Pooler;
-pub use self::postgres::{Paused, Postgres, Table};
+pub use self::postgres::{Paused, Postgres, Table, connected};
 pub use self::sentinels::Sentinels;
 pub use self::site::{Site, run};
 pub use self::suite::run_suite;

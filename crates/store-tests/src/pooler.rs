@@ -73,3 +73,13 @@ impl Pooler {
         client(&self.url()).await
     }
 }
+
+impl Drop for Pooler {
+    /// What it has said may tell why a test failed.
+    #[allow(clippy::print_stderr, reason = "as the failure itself")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the pooler said:\n{}", self.server.log());
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! PostgreSQL servers.
 
+use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -8,11 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold::LockManager;
-use leasehold::store::SharedStore;
 use leasehold::store::postgres::PostgresStore;
+use leasehold::store::{SharedStore, Store, Waiting};
 use leasehold::testkit::{Residue, Server, ServerBuilder};
+use leasehold::{ErrorKind, LockManager, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
 /// Makes the cluster at the first start. The server refuses to be root, so it is whom its package made for it.
@@ -203,7 +205,18 @@ impl Table {
         // Blocking, on a runtime of its own, since some callers have none.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("it starts");
-            runtime.block_on(async { client(&url).await.batch_execute(&create).await.expect("a database is made") });
+            runtime.block_on(async {
+                let client = client(&url).await;
+                // What it is copied from may be used by a process of the server for longer than the server waits.
+                let is_used = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::OBJECT_IN_USE);
+                let mut made = client.batch_execute(&create).await;
+                for _ in 1..10 {
+                    if made.as_ref().is_err_and(is_used) {
+                        made = client.batch_execute(&create).await;
+                    }
+                }
+                made.expect("a database is made");
+            });
         })
         .join()
         .expect("a database is made");
@@ -248,7 +261,8 @@ impl Table {
 
     /// A store with connections of its own, as another process would have it.
     pub async fn store(&self) -> PostgresStore {
-        PostgresStore::connect(&self.url()).await.expect("the server lets us in")
+        let url = self.url();
+        connected(true, || PostgresStore::connect(&url)).await.expect("the server lets us in")
     }
 
     /// A manager with connections of its own.
@@ -284,6 +298,29 @@ impl Default for Table {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Connects, again if need be, as on a busy machine: a server may not answer in time, and where others `are_heard` what
+/// says so may come too late.
+///
+/// # Errors
+///
+/// The server refuses, or did not answer ten times.
+pub async fn connected<S, F>(are_heard: bool, connect: impl Fn() -> F) -> Result<S>
+where
+    S: Store,
+    F: Future<Output = Result<S>>,
+{
+    for _ in 1..10 {
+        match connect().await {
+            Ok(store) if are_heard && store.capabilities().waiting == Waiting::Poll => store.close().await?,
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tokio::time::sleep(Duration::from_millis(100)).await
+            }
+            answer => return answer,
+        }
+    }
+    connect().await
 }
 
 /// A session of this database that knows nothing of leases.

@@ -12,7 +12,7 @@ use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresStore, PostgresT
 use leasehold::testkit::Proxy;
 use leasehold::testkit::conformance::{Fixture, Outage, cases};
 use parking_lot::Mutex;
-use store_tests::{Pooler, Table, run};
+use store_tests::{Pooler, Table, connected, run};
 
 /// What every machine keeps up with.
 const TTL: Duration = Duration::from_millis(300);
@@ -24,17 +24,17 @@ leasehold::conformance! {
 
 leasehold::conformance! {
     #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
-    table_of_pooled_sessions, Pooled(Pooler::start(Table::new(), "session")), without: [outages, places]
+    table_of_pooled_sessions, Pooled::lending("session"), without: [outages, places]
 }
 
 leasehold::conformance! {
     #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
-    table_of_pooled_transactions, Pooled(Pooler::start(Table::new(), "transaction")), without: [outages, places, wakes]
+    table_of_pooled_transactions, Pooled::lending("transaction"), without: [outages, places, wakes]
 }
 
 leasehold::conformance! {
     #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
-    table_of_pooled_statements, Pooled(Pooler::start(Table::new(), "statement")), without: [outages, places, wakes]
+    table_of_pooled_statements, Pooled::lending("statement"), without: [outages, places, wakes]
 }
 
 leasehold::conformance! {
@@ -67,7 +67,8 @@ impl Sessions {
 #[async_trait]
 impl Fixture for Sessions {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        let client: Arc<dyn Store> = Arc::new(PostgresAdvisoryStore::connect(&self.table.url()).await?);
+        let url = self.table.url();
+        let client: Arc<dyn Store> = Arc::new(connected(true, || PostgresAdvisoryStore::connect(&url)).await?);
         self.clients.lock().push(Arc::clone(&client));
         Ok(client)
     }
@@ -101,7 +102,7 @@ impl Transactions {
 #[async_trait]
 impl Fixture for Transactions {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        let store = PostgresTransactionStore::connect(&self.url).await?.limited_to(AT_A_TIME);
+        let store = connected(false, || PostgresTransactionStore::connect(&self.url)).await?.limited_to(AT_A_TIME);
         let client: Arc<dyn Store> = Arc::new(store);
         self.clients.lock().push(Arc::clone(&client));
         Ok(client)
@@ -151,8 +152,8 @@ impl Fixture for Failing {
     async fn client(&self) -> Result<Arc<dyn Store>> {
         let url = self.remote.table.url_at(self.remote.proxy.address());
         match self.mode {
-            "advisory" => Ok(Arc::new(PostgresAdvisoryStore::connect(&url).await?)),
-            _ => Ok(Arc::new(PostgresTransactionStore::connect(&url).await?)),
+            "advisory" => Ok(Arc::new(connected(true, || PostgresAdvisoryStore::connect(&url)).await?)),
+            _ => Ok(Arc::new(connected(false, || PostgresTransactionStore::connect(&url)).await?)),
         }
     }
 
@@ -173,12 +174,22 @@ impl Fixture for Failing {
 }
 
 /// A database of its own behind a pooler.
-struct Pooled(Pooler);
+struct Pooled {
+    pooler: Pooler,
+    lends_sessions: bool,
+}
+
+impl Pooled {
+    fn lending(lent: &str) -> Self {
+        Self { pooler: Pooler::start(Table::new(), lent), lends_sessions: lent == "session" }
+    }
+}
 
 #[async_trait]
 impl Fixture for Pooled {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(PostgresStore::connect(&self.0.url()).await?))
+        let url = self.pooler.url();
+        Ok(Arc::new(connected(self.lends_sessions, || PostgresStore::connect(&url)).await?))
     }
 
     fn ttl(&self) -> Duration {
@@ -201,7 +212,8 @@ impl Remote {
 #[async_trait]
 impl Fixture for Remote {
     async fn client(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(PostgresStore::connect(&self.table.url_at(self.proxy.address())).await?))
+        let url = self.table.url_at(self.proxy.address());
+        Ok(Arc::new(connected(true, || PostgresStore::connect(&url)).await?))
     }
 
     fn ttl(&self) -> Duration {

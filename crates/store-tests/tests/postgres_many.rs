@@ -46,7 +46,7 @@ fn ten_thousand_leases_are_renewed_in_batches() {
         // A batch that failed, as on a machine that is too busy, is asked for again, one by one.
         let failed = was(&counts.failed);
         assert!(
-            failed > 0 || requests <= most,
+            requests <= most + failed,
             "{requests} requests for {renewed} renewals of leases taken within {spread:?}"
         );
         drop(guards);
@@ -72,13 +72,18 @@ fn leases_of_a_batch_are_extended_by_one_statement() {
         for claim in &claims {
             assert!(matches!(store.acquire(claim).await.unwrap(), Attempt::Acquired(_)));
         }
-        // What is seen to now and then is over.
-        tokio::time::sleep(Duration::from_secs(1)).await;
         let count = || {
             let log = table.server().log();
             ["execute ", "statement: "].map(|kind| log.matches(&format!("LOG:  {kind}")).count())
         };
-        let [executed, plain] = count();
+        // Until what is seen to now and then is over.
+        let [executed, plain] = loop {
+            let before = count();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            if count() == before {
+                break before;
+            }
+        };
         let extended = store.extend(&claims).await.unwrap();
         assert!(extended.into_iter().all(|answer| answer.unwrap().is_some()));
         assert_eq!(count(), [executed + 1, plain]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::store::postgres::PostgresStore;
 use leasehold::store::{Attempt, Claim, Store, Wake};
-use leasehold::{Backoff, Jitter, Key, LockGuard, LockManager, LostReason, OwnerToken};
+use leasehold::{Backoff, Clock, Jitter, Key, LockGuard, LockManager, LostReason, OwnerToken};
 use store_tests::{Table, run};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -166,25 +166,45 @@ fn an_expiry_is_covered_by_a_timer() {
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn a_refused_claim_writes_nothing() {
     run(async {
-        let table = Table::alone(&["-c", "autovacuum=off"]);
+        // What the server writes by itself is little then, and not in the way.
+        let table = Table::alone(&["-c", "autovacuum=off", "-c", "wal_level=minimal", "-c", "max_wal_senders=0"]);
         let (store, client) = (table.store().await, table.client().await);
-        let (key, holder) = (Key::new("", "job").unwrap(), OwnerToken::mint().unwrap());
-        assert!(matches!(store.acquire(&Claim::new(&key, &holder, LONG)).await.unwrap(), Attempt::Acquired(_)));
         let next = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_current_wal_insert_lsn()::text";
         let state = async || {
             let row = client.query_one(next, &[]).await.unwrap();
             (row.get::<_, String>(0), row.get::<_, String>(1))
         };
-        // What the server writes by itself from time to time is done with.
-        client.batch_execute("CHECKPOINT").await.unwrap();
-        let before = state().await;
-        for _ in 0..100 {
-            let owner = OwnerToken::mint().unwrap();
-            let answer = store.acquire(&Claim::new(&key, &owner, LONG)).await.unwrap();
-            assert!(matches!(answer, Attempt::Contended(_)));
+        let holder = OwnerToken::mint().unwrap();
+        // Also where it waits: then the key is marked as waited for, and not again within ten seconds.
+        for waits in [false, true] {
+            let told = async {
+                for round in 0.. {
+                    let key = Key::new("", &format!("{waits} {round}")).unwrap();
+                    let granted = store.acquire(&Claim::new(&key, &holder, LONG)).await.unwrap();
+                    assert!(matches!(granted, Attempt::Acquired(_)));
+                    let refused = async |times: u32| {
+                        for _ in 0..times {
+                            let owner = OwnerToken::mint().unwrap();
+                            let answer = store.acquire(&Claim::new(&key, &owner, LONG).waits(waits)).await.unwrap();
+                            assert!(matches!(answer, Attempt::Contended(_)));
+                        }
+                    };
+                    // What the server writes from time to time is done with, and so is the first look at a row.
+                    client.batch_execute("CHECKPOINT").await.unwrap();
+                    let began = Clock::system().now();
+                    refused(5).await;
+                    let before = state().await;
+                    refused(100).await;
+                    let after = state().await;
+                    if Clock::system().now().since(began) < Duration::from_secs(9) {
+                        return (before, after);
+                    }
+                }
+                unreachable!()
+            };
+            let (before, after) = timeout(5 * SOON, told).await.expect("a hundred answers within nine seconds");
+            assert_eq!(before, after, "waits: {waits}");
         }
-        let after = state().await;
-        assert_eq!(before.0, after.0);
     });
 }
 
@@ -205,14 +225,26 @@ fn fifty_waiters_cost_two_statements_a_second_at_most() {
         // The first questions come closer together.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let count = || table.server().log().matches("LOG:  execute ").count();
-        let before = count();
+        let marks = || table.server().log().matches("INSERT INTO \"public\".\"leasehold_waits\"").count();
+        let (before, marked) = (count(), marks());
         tokio::time::sleep(WHILE).await;
         let asked = count() - before;
         assert!(asked > 0 && asked <= 2 * 25, "{asked} statements in {WHILE:?}");
+        // A mark counts for twenty seconds, and is made anew after ten.
+        let marked = marks() - marked;
+        assert!(marked > 0 && marked <= 3, "{marked} marks in {WHILE:?}");
         guard.release().await.unwrap();
         for waiter in waiters {
             timeout(SOON, waiter).await.expect("each has its turn").unwrap();
         }
+        // One that notifies waits for all others that do: nothing is told within the transaction of a change.
+        let log = table.server().log();
+        let statements: Vec<_> = log.split("LOG:  ").filter(|logged| logged.starts_with("execute ")).collect();
+        assert!(statements.iter().any(|statement| statement.contains("SET owner = ''")));
+        let tells: Vec<_> = statements.iter().filter(|statement| statement.contains("pg_notify")).collect();
+        assert!(!tells.is_empty());
+        assert!(tells.iter().all(|tells| !tells.contains("UPDATE ") && !tells.contains("INSERT ")), "{tells:?}");
+        assert!(!statements.iter().any(|statement| statement.contains("BEGIN")));
     });
 }
 

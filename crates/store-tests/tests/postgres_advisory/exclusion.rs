@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold::store::postgres::PostgresAdvisoryStore;
 use leasehold::store::{Attempt, Claim, Store};
-use leasehold::{Backoff, ErrorKind, Jitter, Key, OwnerToken, config};
-use store_tests::{Postgres, Table, run};
+use leasehold::{Backoff, ErrorKind, Jitter, Key, LockManager, OwnerToken};
+use store_tests::{Postgres, Table, connected, run};
 
 use crate::setting::{HELD, RULE, SOON, manager, none_held, number, soon};
 
@@ -20,8 +20,9 @@ fn managers_exclude_each_other_and_are_woken() {
         let one = manager(&table.url()).await;
         // It asks again when it is told, and otherwise never.
         let never = Backoff::new(20 * SOON, 20 * SOON, 1.0).unwrap().jitter(Jitter::from_fn(|| 1.0));
-        let other = config::open(&format!("{}?mode=advisory", table.url())).await.unwrap();
-        let other = other.ttl(20 * SOON).backoff(never).build().unwrap();
+        let url = table.url();
+        let other = connected(true, || PostgresAdvisoryStore::connect(&url)).await.unwrap();
+        let other = LockManager::builder(other).ttl(20 * SOON).backoff(never).build().unwrap();
         let mut last = None;
         for _ in 0..20 {
             let guard = soon("the lock", one.lock("job").acquire()).await.unwrap();

@@ -60,7 +60,7 @@ fn a_session_that_was_anothers_is_refused_and_stays_as_it_is() {
 #[cfg_attr(not(all(has_postgres, has_pgbouncer)), ignore = "postgres and pgbouncer are not both installed")]
 fn a_new_session_ends_none_that_a_pooler_has_lent_to_others() {
     run(async {
-        let pooler = Pooler::start(Table::new(), "session");
+        let pooler = Pooler::with(Table::new(), "session", "default_pool_size = 200");
         let proxy = Proxy::start(pooler.server().address()).unwrap();
         let store = PostgresAdvisoryStore::connect(&pooler.table().url_at(proxy.address())).await.unwrap();
         let ours = pooler.table().client().await.query(&format!("SELECT pid {STORES}"), &[]).await.unwrap();

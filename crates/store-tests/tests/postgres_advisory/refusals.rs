@@ -30,7 +30,7 @@ fn an_answer_that_cannot_be_read_leaves_no_lock() {
 fn a_deadlock_leaves_no_lock() {
     run(async {
         // The server looks for a deadlock once in each wait; the other statement has to have begun by then.
-        let table = Table::alone(&["-c", "deadlock_timeout=5s"]);
+        let table = Table::alone(&["-c", "deadlock_timeout=10s"]);
         let store = PostgresAdvisoryStore::connect(&table.url()).await.unwrap();
         let (key, owner) = (Key::new("n", "k").unwrap(), OwnerToken::mint().unwrap());
         let client = table.client().await;

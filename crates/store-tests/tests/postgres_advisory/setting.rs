@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::LockManager;
 use leasehold::store::postgres::PostgresAdvisoryStore;
-use store_tests::Table;
+use store_tests::{Table, connected};
 
 /// Five times and more of what anything here needs on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 pub(crate) async fn manager(url: &str) -> LockManager {
-    LockManager::builder(PostgresAdvisoryStore::connect(url).await.unwrap()).build().unwrap()
+    LockManager::builder(connected(false, || PostgresAdvisoryStore::connect(url)).await.unwrap()).build().unwrap()
 }
 
 pub(crate) async fn number(table: &Table, statement: &str) -> i64 {

@@ -53,11 +53,11 @@ fn a_silent_session_is_ended_at_the_server_also_if_another_was_begun_before() {
         let table = Table::new();
         let proxy = Proxy::start(table.server().address()).unwrap();
         let store = PostgresAdvisoryStore::connect(&table.url_at(proxy.address())).await.unwrap();
-        let locks = LockManager::builder(store).ttl(Duration::from_secs(6)).renew(Renew::Off).build().unwrap();
+        let locks = LockManager::builder(store).ttl(Duration::from_secs(15)).renew(Renew::Off).build().unwrap();
         let others = manager(&table.url()).await;
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
         proxy.once(Accident::lose_request().silently().containing(CHECK));
-        soon("an answer", guard.extend(Duration::from_secs(6))).await.unwrap_err();
+        soon("an answer", guard.extend(Duration::from_secs(15))).await.unwrap_err();
         assert_eq!(proxy.pending(), 0);
         let other = soon("another session", locks.lock("other").ttl(4 * SOON).acquire()).await.unwrap();
         assert!(others.lock("k").try_acquire().await.unwrap().is_none());

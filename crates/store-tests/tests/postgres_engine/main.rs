@@ -22,7 +22,7 @@ mod site;
 /// Short enough to wait for its end.
 const TTL: Duration = Duration::from_millis(1500);
 /// Long enough to be renewed in time on a busy machine, many times over.
-const RENEWED: Duration = Duration::from_secs(5);
+const RENEWED: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_millis(300);
 /// Five times and more of what anything here needs on a busy machine.
 const SOON: Duration = Duration::from_secs(30);

@@ -85,7 +85,7 @@ pub(crate) async fn work_is_stopped_when_its_lease_is_removed(site: Site) {
     });
     is_started.await.unwrap();
     // It was renewed meanwhile.
-    sleep(RENEWED / 2).await;
+    sleep(RENEWED / 5).await;
     let removed = operator.force_release("job", None).await.unwrap().unwrap();
     // By a push, or by the next renewal at the latest.
     let error = timeout(SOON, work).await.unwrap().unwrap().unwrap_err();

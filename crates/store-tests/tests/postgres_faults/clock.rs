@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{LostReason, Renew, config};
 use store_tests::{Postgres, Table, run};
 
-use crate::setting::{LONG, SHORT, builder, manager, soon};
+use crate::setting::{LONG, SOON, builder, manager, soon};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -64,7 +64,7 @@ fn a_step_forward_ends_leases_and_their_holders_are_told() {
 fn after_a_step_back_nobody_waits_longer_than_asked_for() {
     run(async {
         let table = clocked();
-        let (locks, others) = (manager(&table.url(), SHORT).await, manager(&table.url(), SHORT).await);
+        let (locks, others) = (manager(&table.url(), MINUTE).await, manager(&table.url(), MINUTE).await);
         // Its holder is gone without a word.
         std::mem::forget(locks.lock("orphan").try_acquire().await.unwrap().unwrap());
         let live = locks.lock("live").ttl(MINUTE).try_acquire().await.unwrap().unwrap();
@@ -72,7 +72,7 @@ fn after_a_step_back_nobody_waits_longer_than_asked_for() {
         released.release().await.unwrap();
         step(&table, -3600).await;
         let orphan = others.lock("orphan");
-        let waited = tokio::time::timeout(Duration::from_secs(10), orphan.acquire_within(Duration::from_secs(2)));
+        let waited = tokio::time::timeout(SOON, orphan.acquire_within(Duration::from_secs(2)));
         assert!(waited.await.unwrap().unwrap().is_none());
         // What was given back is free.
         assert!(others.lock("released").try_acquire().await.unwrap().is_some());
@@ -97,11 +97,11 @@ fn locks_of_a_session_or_a_transaction_know_no_clock() {
         for (mode, seconds) in [("advisory", 7200), ("advisory", -7200), ("xact", 7200), ("xact", -7200)] {
             let table = clocked();
             let url = format!("{}?mode={mode}", table.url());
-            let open = async || config::open(&url).await.unwrap().ttl(SHORT).build().unwrap();
+            let open = async || config::open(&url).await.unwrap().ttl(MINUTE).build().unwrap();
             let (ours, theirs) = (open().await, open().await);
             let guard = ours.lock("k").try_acquire().await.unwrap().unwrap();
             step(&table, seconds).await;
-            guard.extend(SHORT).await.unwrap();
+            guard.extend(MINUTE).await.unwrap();
             let lock = theirs.lock("k");
             assert!(lock.try_acquire().await.unwrap().is_none(), "{mode} {seconds}");
             let (next, released) = tokio::join!(soon(mode, lock.acquire()), guard.release());

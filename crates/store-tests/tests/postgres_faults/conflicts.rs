@@ -37,12 +37,34 @@ fn a_serialization_failure_is_no_contention() {
     });
 }
 
+/// As where many are strict about one row: each of them meets others again and again, and the server's word is that it
+/// should ask again.
+#[test]
+#[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
+fn a_serialization_failure_is_no_error_although_it_comes_ten_times() {
+    run(async {
+        let table = Table::new();
+        let locks = manager(&table.url(), LONG).await;
+        let client = table.client().await;
+        let in_the_way = "CREATE SEQUENCE met; \
+            CREATE FUNCTION meet() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                IF nextval('met') <= 10 THEN RAISE 'could not serialize access' USING ERRCODE = '40001'; END IF; \
+                RETURN new; \
+            END $$; \
+            CREATE TRIGGER meets BEFORE INSERT ON leasehold FOR EACH ROW EXECUTE FUNCTION meet()";
+        client.batch_execute(in_the_way).await.unwrap();
+        let guard = soon("an answer", locks.lock("k").try_acquire()).await.unwrap().expect("nobody has it");
+        assert_eq!(client.query_one("SELECT last_value FROM met", &[]).await.unwrap().get::<_, i64>(0), 11);
+        guard.release().await.unwrap();
+    });
+}
+
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn a_deadlock_costs_no_lease() {
     run(async {
         // The server looks for a deadlock once in each wait; the other statement has to have begun by then.
-        let table = Table::alone(&["-c", "deadlock_timeout=5s"]);
+        let table = Table::alone(&["-c", "deadlock_timeout=10s"]);
         let store = PostgresStore::connect(&table.url()).await.unwrap();
         let owner = OwnerToken::mint().unwrap();
         let keys = ["a", "b", "c"].map(|name| Key::new("", name).unwrap());

@@ -8,7 +8,7 @@ use leasehold::store::{Store, Waiting};
 use leasehold::testkit::{Accident, Proxy};
 use store_tests::{Table, run};
 
-use crate::setting::{LONG, manager, soon};
+use crate::setting::{LONG, SOON, manager, soon};
 
 async fn table_behind_a_proxy() -> (Table, Proxy) {
     let table = Table::new();
@@ -49,7 +49,8 @@ fn no_wait_while_connecting_is_without_end() {
                     }
                 };
                 // What it comes to depends on what was lost; that it comes to an end does not.
-                let connected = soon(what, connecting).await;
+                let connected =
+                    tokio::time::timeout(5 * SOON, connecting).await.unwrap_or_else(|_| panic!("never came: {what}"));
                 assert_eq!(proxy.pending(), 0, "{what}: {connected:?}");
             }));
         }

@@ -90,7 +90,13 @@ fn a_late_holder_of_a_session_is_refused() {
 fn the_example_ends_with_a_refused_write() {
     run(async {
         let table = Table::new();
-        let taken = soon("the example", example::late_write(&table.url())).await.unwrap();
-        assert!(!taken);
+        // On a busy machine there may be no answer at first.
+        let mut ended = soon("the example", example::late_write(&table.url())).await;
+        for _ in 0..4 {
+            if ended.is_err() {
+                ended = soon("the example", example::late_write(&table.url())).await;
+            }
+        }
+        assert!(!ended.unwrap());
     });
 }

@@ -13,10 +13,21 @@ async fn wait_for(table: &Table, replica: &str) {
     client.batch_execute(&format!("ALTER SYSTEM SET synchronous_standby_names = '{replica}'")).await.unwrap();
     client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     // Told to all some time later.
+    let waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'";
     until("commits obey", async || {
-        let client = table.client().await;
-        let write = client.batch_execute("SELECT pg_logical_emit_message(true, '', '')");
-        tokio::time::timeout(Duration::from_millis(500), write).await.is_ok() == replica.is_empty()
+        let writer = table.client().await;
+        let write = writer.batch_execute("SELECT pg_logical_emit_message(true, '', '')");
+        if replica.is_empty() {
+            return tokio::time::timeout(Duration::from_millis(500), write).await.is_ok();
+        }
+        // A write that is slow is none that waits.
+        tokio::select! {
+            written = write => {
+                written.unwrap();
+                false
+            }
+            () = until("it waits", async || !client.query(waiting, &[]).await.unwrap().is_empty()) => true,
+        }
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What goes wrong with a PostgreSQL server, on the way to it, or with what it lets us do.
 
-#![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
 mod clock;
 mod conflicts;
@@ -15,6 +15,7 @@ mod paused;
 mod pooler;
 mod read_only;
 mod refusals;
+mod rights;
 mod runtimes;
 mod server;
 mod setting;

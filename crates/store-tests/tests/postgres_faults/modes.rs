@@ -6,17 +6,24 @@ use std::time::Duration;
 use leasehold::store::postgres::{PostgresAdvisoryStore, PostgresTransactionStore};
 use leasehold::store::{Store, Waiting};
 use leasehold::{ErrorKind, LockManager, config};
-use store_tests::{Table, run};
+use store_tests::{Table, connected, run};
 use tokio_postgres::Config;
 
 use crate::setting::{LONG, soon, until};
 
 /// One store of each mode, over connections like this.
 async fn stores(url: &str, table: &str) -> [(&'static str, Arc<dyn Store>); 2] {
+    waiting_stores(Waiting::Poll, url, table).await
+}
+
+/// The same, whose waiters are told where that can be.
+async fn waiting_stores(waiting: Waiting, url: &str, table: &str) -> [(&'static str, Arc<dyn Store>); 2] {
     let config: Config = url.parse().unwrap();
-    let advisory = PostgresAdvisoryStore::from_config(config.clone(), "public", table).await.unwrap();
-    let transactions = PostgresTransactionStore::from_config(config, "public", table).await.unwrap();
-    [("advisory", Arc::new(advisory)), ("xact", Arc::new(transactions))]
+    let advisory =
+        connected(waiting == Waiting::Hint, || PostgresAdvisoryStore::from_config(config.clone(), "public", table));
+    let transactions =
+        connected(false, || PostgresTransactionStore::from_config(config.clone(), "public", table)).await.unwrap();
+    [("advisory", Arc::new(advisory.await.unwrap())), ("xact", Arc::new(transactions))]
 }
 
 /// Everything that such a store can do.
@@ -79,7 +86,8 @@ fn the_rights_that_are_documented_are_enough_for_them() {
         // The least, then all.
         for (rights, waiting) in [(format!("{space} {sequence}"), Waiting::Poll), (rights.clone(), Waiting::Hint)] {
             client.batch_execute(&rights).await.unwrap();
-            let (ours, theirs) = (stores(&url, "leasehold").await, stores(&url, "leasehold").await);
+            let stores = async || waiting_stores(waiting, &url, "leasehold").await;
+            let (ours, theirs) = (stores().await, stores().await);
             assert_eq!(ours[0].1.capabilities().waiting, waiting);
             for ((mode, ours), (_, theirs)) in ours.into_iter().zip(theirs) {
                 works(mode, ours, theirs).await;

@@ -16,7 +16,7 @@ const EXTEND: &str = "max(ttl)";
 const RELEASE: &str = "RETURNING true";
 
 /// How long a call may take until it is repeated, and then again: with what it takes to connect anew.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// A table, a network in front of its server, a manager behind that, and a way around.
 struct Bench {
@@ -103,7 +103,11 @@ fn what_is_lost_in_an_extend_is_healed_or_told_as_unknown() {
             assert_eq!(bench.proxy.pending(), 0, "{what}");
             match extended {
                 Ok(()) => assert!(guard.remaining() > before, "{what}"),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Indeterminate, "{what}: {error}"),
+                Err(error) => {
+                    // What broke at once is healed within the call.
+                    assert!(!what.contains("reset"), "{what}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Indeterminate, "{what}: {error}");
+                }
             }
             // The next one goes through, on a connection of its own.
             guard.extend(ttl).await.unwrap();
@@ -142,6 +146,7 @@ fn what_is_lost_in_a_resume_is_healed_or_undone() {
             match soon(what, bench.locks.lock("k").resume(&token)).await {
                 Ok(taken) => taken.release().await.unwrap(),
                 Err(error) => {
+                    assert!(!what.contains("reset"), "{what}: {error}");
                     assert_eq!(error.kind(), ErrorKind::Indeterminate, "{what}: {error}");
                     bench.others.force_release("k", None).await.unwrap();
                 }

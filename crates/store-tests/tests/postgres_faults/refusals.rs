@@ -1,9 +1,9 @@
 //! What the server does not let us do, and what is none of ours.
 
 use leasehold::store::postgres::PostgresStore;
-use leasehold::store::{Attempt, Claim, Store};
+use leasehold::store::{Attempt, Claim, Page, Store};
 use leasehold::{ErrorKind, LockManager, config};
-use store_tests::{Table, run};
+use store_tests::{Table, connected, run};
 
 use crate::setting::{LONG, manager};
 
@@ -45,8 +45,9 @@ fn the_rights_that_are_documented_are_enough() {
         let token = guard.hand_over().await.unwrap();
         let taken = others.lock("k").resume(&token).await.unwrap();
         assert_eq!(locks.holder("k").await.unwrap().unwrap().fencing, taken.fencing_token());
+        assert_eq!(locks.list("", Page::first(9)).await.unwrap().entries.len(), 1);
         locks.force_release("k", None).await.unwrap().unwrap();
-        let store = PostgresStore::connect(&url).await.unwrap();
+        let store = connected(true, || PostgresStore::connect(&url)).await.unwrap();
         assert_eq!(store.capabilities().waiting, leasehold::store::Waiting::Hint);
         store.probe().await.unwrap();
         locks.lock("k").try_acquire().await.unwrap().unwrap().release().await.unwrap();

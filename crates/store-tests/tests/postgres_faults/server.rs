@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use leasehold::store::Store;
 use leasehold::testkit::Server;
-use leasehold::{ErrorKind, Key, LockGuard, LostReason, Renew};
+use leasehold::{Clock, ErrorKind, Key, LockGuard, LostReason, Renew};
 use store_tests::{Table, run};
 
-use crate::setting::{LONG, SHORT, builder, manager, soon, until};
+use crate::setting::{LONG, ROOMY, builder, granted, manager, soon, until};
 
 /// Every session of a store in this database.
 const STORES: &str = "FROM pg_stat_activity WHERE application_name = 'leasehold' AND datname = current_database()";
@@ -49,10 +49,12 @@ fn a_lease_does_not_depend_on_its_session() {
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
 fn an_idle_session_that_the_server_ends_is_replaced() {
     run(async {
-        let table = Table::alone(&["-c", "idle_session_timeout=1s"]);
-        let locks = builder(&table.url(), SHORT).await.build().unwrap();
+        // Less would also end those that a busy machine keeps from their next statement.
+        let table = Table::alone(&["-c", "idle_session_timeout=3s"]);
+        let builder = builder(&table.url(), ROOMY).await.renew(Renew::Every(Duration::from_secs(5)));
+        let locks = builder.build().unwrap();
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
-        tokio::time::sleep(SHORT * 2).await;
+        tokio::time::sleep(ROOMY / 2).await;
         guard.check().unwrap();
         guard.release().await.unwrap();
     });
@@ -123,7 +125,8 @@ fn leases_survive_a_server_that_ends_in_order() {
 fn leases_survive_the_crash_of_one_backend() {
     run(async {
         let table = Table::alone(&[]);
-        let locks = builder(&table.url(), SHORT).await.renew(Renew::Every(Duration::from_secs(1))).build().unwrap();
+        let builder = builder(&table.url(), Duration::from_secs(60)).await.renew(Renew::Every(Duration::from_secs(1)));
+        let locks = builder.build().unwrap();
         let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
         let client = table.client().await;
         let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
@@ -131,7 +134,9 @@ fn leases_survive_the_crash_of_one_backend() {
         rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
             .unwrap();
         until("the session is gone", async || client.query("SELECT", &[]).await.is_err()).await;
-        tokio::time::sleep(SHORT).await;
+        let end = || Clock::system().now() + guard.remaining();
+        let before = end();
+        until("renewals", async || end() > before + Duration::from_secs(3)).await;
         guard.check().unwrap();
         assert_eq!(holder(&table, "k").await, Some(guard_owner(&guard)));
         guard.release().await.unwrap();
@@ -154,12 +159,12 @@ fn a_server_that_is_gone_longer_than_the_ttl_is_told_in_time() {
     run(async {
         let table = Table::alone(&[]);
         let locks = builder(&table.url(), Duration::from_secs(3)).await.build().unwrap();
-        let guard = locks.lock("k").try_acquire().await.unwrap().unwrap();
+        let guard = granted(&locks, "k").await;
         table.server().kill().unwrap();
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::Expired);
         tokio::time::sleep(Duration::from_secs(1)).await;
         table.server().restart().unwrap();
-        let next = soon("the key", locks.lock("k").acquire()).await.unwrap();
+        let next = granted(&locks, "k").await;
         assert!(next.fencing_token() > guard.fencing_token());
     });
 }

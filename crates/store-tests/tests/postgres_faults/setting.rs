@@ -4,7 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresStore;
-use leasehold::{ErrorKind, LockGuard, LockManager, LockManagerBuilder, Renew};
+use leasehold::{ErrorKind, Lock, LockGuard, LockManager, LockManagerBuilder, Renew};
+use store_tests::connected;
 
 /// Five times and more of what anything here needs on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -24,7 +25,7 @@ pub(crate) async fn manager(url: &str, ttl: Duration) -> LockManager {
 }
 
 pub(crate) async fn builder(url: &str, ttl: Duration) -> LockManagerBuilder {
-    LockManager::builder(PostgresStore::connect(url).await.unwrap()).ttl(ttl)
+    LockManager::builder(connected(false, || PostgresStore::connect(url)).await.unwrap()).ttl(ttl)
 }
 
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -33,19 +34,24 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 /// The lock, as soon as the server answers and nobody else has it.
 pub(crate) async fn granted(locks: &LockManager, name: &str) -> LockGuard {
+    obtained(&locks.lock(name)).await
+}
+
+/// The same, with options of its own.
+pub(crate) async fn obtained(lock: &Lock) -> LockGuard {
     let asking = async {
         loop {
-            match locks.lock(name).acquire().await {
+            match lock.acquire().await {
                 Ok(guard) => break guard,
                 Err(error) => {
                     let unknown = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
-                    assert!(unknown.contains(&error.kind()), "{name}: {error}");
+                    assert!(unknown.contains(&error.kind()), "{error}");
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    soon(name, asking).await
+    soon("the lock", asking).await
 }
 
 /// Waits until a condition holds.

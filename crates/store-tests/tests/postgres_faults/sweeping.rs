@@ -10,10 +10,10 @@ use tokio_postgres::Client;
 use crate::setting::{LONG, manager, until_within};
 
 /// When grants are followed by a sweep is left to chance: far more than it takes.
-const AT_LAST: Duration = Duration::from_secs(150);
+pub(crate) const AT_LAST: Duration = Duration::from_secs(150);
 
 /// Rows of yesterday, rows that are not old enough, and marks of waiters.
-const ROWS: &str = "INSERT INTO leasehold \
+pub(crate) const ROWS: &str = "INSERT INTO leasehold \
     SELECT 'old ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 1500) AS number, \
         (SELECT clock_timestamp() - interval '25 hours') AS old (past) \
     UNION ALL SELECT 'new ' || number, ''::bytea, number, past, past, past, '' FROM generate_series(1, 700) AS number, \
@@ -21,13 +21,13 @@ const ROWS: &str = "INSERT INTO leasehold \
     INSERT INTO leasehold_waits SELECT 'old ' || number, clock_timestamp() - interval '2 hours' \
         FROM generate_series(1, 300) AS number";
 
-async fn left(client: &Client, like: &str, table: &str) -> i64 {
+pub(crate) async fn left(client: &Client, like: &str, table: &str) -> i64 {
     let statement = format!("SELECT count(*) FROM {table} WHERE key LIKE '{like} %'");
     client.query_one(&statement, &[]).await.unwrap().get(0)
 }
 
 /// Grants and releases; now and then a grant is followed by a sweep.
-async fn some_grants(locks: &LockManager, name: &str) {
+pub(crate) async fn some_grants(locks: &LockManager, name: &str) {
     for _ in 0..50 {
         locks.lock(name).try_acquire().await.unwrap().unwrap().release().await.unwrap();
     }

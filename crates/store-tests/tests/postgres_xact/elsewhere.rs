@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use store_tests::{Table, run};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::setting::{SHORT, backend, locks, manager, number, soon, take, until};
+use crate::setting::{SHORT, SOON, backend, locks, manager, number, soon, take, until};
 
 /// Higher than any token of the other server.
 const APART: u64 = 1 << 62;
@@ -74,7 +74,7 @@ fn a_lock_and_its_token_are_of_one_server() {
             let ours = way.parted(&table, other.server().address()).await;
             let holder = if waits { Some(take(&there, "k").await) } else { None };
             let granted = tokio::spawn({
-                let lock = ours.lock("k");
+                let lock = ours.lock("k").ttl(SOON);
                 async move {
                     loop {
                         match lock.acquire().await {

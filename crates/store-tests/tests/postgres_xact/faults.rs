@@ -249,6 +249,7 @@ fn missing_functions_and_missing_tables_are_refused() {
         client.batch_execute(rename).await.unwrap();
         let error = locks.lock("k").try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+        assert!(error.to_string().contains("42883") && error.to_string().contains("is it PostgreSQL?"), "{error}");
         at_rest(&table).await;
     });
 }

@@ -8,7 +8,7 @@ use leasehold::testkit::Proxy;
 use leasehold::{ErrorKind, Key, OwnerToken};
 use store_tests::{Table, run};
 
-use crate::setting::{at_rest, locks, manager, number, soon, take, until, waiter};
+use crate::setting::{SOON, at_rest, locks, manager, number, soon, take, until, waiter};
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
@@ -101,8 +101,8 @@ fn a_place_whose_leaving_takes_long_is_unavailable_in_time() {
         let table = Table::new();
         let proxy = Proxy::start(table.server().address()).unwrap();
         let store = PostgresTransactionStore::connect(&table.url_at(proxy.address())).await.unwrap().limited_to(1);
-        // A call has three seconds, and a connection that is silent ends after that.
-        let ours = leasehold::LockManager::builder(store).ttl(Duration::from_secs(18)).build().unwrap();
+        // A call has five seconds, and a connection that is silent ends after that.
+        let ours = leasehold::LockManager::builder(store).ttl(SOON).build().unwrap();
         let guard = take(&ours, "k").await;
         proxy.replies().hold();
         let left = proxy.requests().next_passed();
@@ -155,22 +155,22 @@ fn limits_for_statements_locks_and_idle_transactions_end_none() {
     run(async {
         let table = Table::new();
         let limits = "CREATE ROLE limited LOGIN SUPERUSER; \
-            ALTER ROLE limited SET statement_timeout = '1s'; ALTER ROLE limited SET lock_timeout = '1s'; \
-            ALTER ROLE limited SET idle_in_transaction_session_timeout = '1s'; \
-            ALTER ROLE limited SET idle_session_timeout = '1s'";
+            ALTER ROLE limited SET statement_timeout = '3s'; ALTER ROLE limited SET lock_timeout = '3s'; \
+            ALTER ROLE limited SET idle_in_transaction_session_timeout = '3s'; \
+            ALTER ROLE limited SET idle_session_timeout = '3s'";
         table.client().await.batch_execute(limits).await.unwrap();
         let url = table.url().replace("postgres@", "limited@");
         let (ours, others) = (manager(&url).await, manager(&url).await);
         let guard = take(&ours, "k").await;
         let waiting = waiter(&table, &others, "k", 0).await;
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        tokio::time::sleep(Duration::from_secs(9)).await;
         guard.check().unwrap();
         assert!(!waiting.is_finished());
         assert_eq!((locks(&table, true).await, locks(&table, false).await), (1, 1));
         guard.release().await.unwrap();
         soon("its turn", waiting).await.unwrap().release().await.unwrap();
         // They hold again in between, and end connections that nobody uses.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         take(&ours, "k").await.release().await.unwrap();
         at_rest(&table).await;
     });

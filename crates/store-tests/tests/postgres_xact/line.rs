@@ -160,7 +160,13 @@ fn a_connection_is_used_again_once_it_is_at_rest() {
         // Those that nobody needs any more are ended.
         let sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold' \
             AND datname = current_database()";
-        until("one for each manager is left", async || number(&table, sessions).await == 2).await;
+        let waiting = async {
+            while number(&table, sessions).await != 2 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        // Twice ten seconds at most, and five times that.
+        tokio::time::timeout(Duration::from_secs(100), waiting).await.expect("one for each manager is left");
     });
 }
 

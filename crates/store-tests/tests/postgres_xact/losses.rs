@@ -32,7 +32,7 @@ impl Bench {
         at_rest(&self.table).await;
         let again = async {
             loop {
-                match self.ours.lock("k").try_acquire().await {
+                match self.ours.lock("k").ttl(SOON).try_acquire().await {
                     Ok(Some(guard)) => break guard.release().await.unwrap(),
                     _ => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
@@ -77,7 +77,10 @@ fn what_is_lost_in_an_acquire_is_healed_or_told_and_never_contention() {
                     Ok(guard) => {
                         let guard = guard.unwrap_or_else(|| panic!("{part} {what}: nobody has it"));
                         assert!(bench.others.lock("k").try_acquire().await.unwrap().is_none(), "{part} {what}");
-                        guard.release().await.unwrap();
+                        // One that was granted late has little time.
+                        if let Err(error) = guard.release().await {
+                            assert!(!is_told && is_honest(&error), "{part} {what}: {error}");
+                        }
                     }
                     Err(error) => assert!(is_honest(&error), "{part} {what}: {error}"),
                 }
@@ -172,8 +175,9 @@ fn what_is_lost_in_a_look_is_never_told_as_an_answer() {
                         _ => store.probe().await.map(drop),
                     }
                 };
-                // The first of them may take as long as connecting does.
-                match tokio::time::timeout(Duration::from_secs(1), soon(part, asking)).await {
+                // What is swallowed has no end of its own; what broke is asked again on a connection that is made anew.
+                let limit = if what.ends_with("swallowed") { Duration::from_secs(1) } else { SOON };
+                match tokio::time::timeout(limit, soon(part, asking)).await {
                     Ok(Err(error)) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{part} {what}: {error}"),
                     Ok(Ok(())) => {}
                     Err(_) => assert!(what.ends_with("swallowed"), "{part} {what}"),

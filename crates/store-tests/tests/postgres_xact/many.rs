@@ -27,7 +27,13 @@ fn fifty_waiters_take_one_connection_and_cost_two_statements_a_second_at_most() 
         until("one stands in line", async || locks(&table, false).await == 1).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         // Those of connecting are ended some time later.
-        until("two for each manager", async || number(&table, STORES).await == 4).await;
+        let ending = async {
+            while number(&table, STORES).await != 4 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        // Twice ten seconds at most, and five times that.
+        tokio::time::timeout(Duration::from_secs(100), ending).await.expect("two for each manager are left");
         let count = || {
             let log = table.server().log();
             log.matches("LOG:  execute ").count() + log.matches("LOG:  statement: ").count()

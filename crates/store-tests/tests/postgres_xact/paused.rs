@@ -9,12 +9,15 @@ use leasehold::{Clock, Error, ErrorKind, LockGuard, LockManager, LostReason, Ren
 use store_tests::{Table, run};
 use tokio_postgres::{Client, NoTls};
 
-use crate::setting::{at_rest, granted, locks, manager, soon, take, until, waiter};
+use crate::setting::{at_rest, granted, locks, manager, obtained, soon, take, until, waiter};
 
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(6);
+
+/// How long the server stands still after that, and then somebody works: with the ttl less than a place may be silent.
+const BEYOND: Duration = Duration::from_millis(1500);
 
 /// Room to connect anew in the middle of a call, and a look at each place every few seconds.
-const ROOMY: Duration = Duration::from_secs(12);
+const ROOMY: Duration = Duration::from_secs(30);
 
 async fn roomy(url: &str) -> LockManager {
     let builder = LockManager::builder(PostgresTransactionStore::connect(url).await.unwrap()).ttl(ROOMY);
@@ -64,18 +67,33 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
         let guard = granted(&ours, "kept").await;
         let (lock, working) = (ours.lock("k"), Arc::clone(&at_work));
         let work = tokio::spawn(async move {
-            lock.run(async |_| {
-                let _work = Work::begin(&working);
-                std::future::pending::<()>().await;
-            })
-            .await
+            let has_begun = AtomicBool::new(false);
+            loop {
+                let worked = lock.run(async |_| {
+                    let _work = Work::begin(&working);
+                    has_begun.store(true, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                });
+                match worked.await {
+                    // A busy machine may leave it without an answer at first.
+                    Err(error) if is_honest(&error) && !has_begun.load(Ordering::SeqCst) => {}
+                    worked => break worked,
+                }
+            }
         });
         until("it works", async || at_work.load(Ordering::SeqCst) == 1).await;
         let waiting = waiter(&table, &patient, "k", 0).await;
         // Behind him is one with as little time as the one who works.
         let (lock, working) = (short(&table.url()).await.lock("k"), Arc::clone(&at_work));
+        let is_paused = Arc::new(AtomicBool::new(false));
+        let stands_still = Arc::clone(&is_paused);
         let hasty = tokio::spawn(async move {
-            let guard = lock.acquire().await?;
+            let guard = loop {
+                match lock.acquire().await {
+                    Err(error) if is_honest(&error) && !stands_still.load(Ordering::SeqCst) => {}
+                    answer => break answer?,
+                }
+            };
             drop(Work::begin(&working));
             guard.release().await
         });
@@ -91,7 +109,9 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
                             let work = Work::begin(&at_work);
                             tokio::task::yield_now().await;
                             drop(work);
-                            guard.release().await.unwrap();
+                            if let Err(error) = guard.release().await {
+                                assert!(is_honest(&error), "{error}");
+                            }
                         }
                         Ok(None) => {}
                         Err(error) => {
@@ -104,19 +124,20 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
                 errors
             })
         };
+        is_paused.store(true, Ordering::SeqCst);
         let paused = table.pause();
         let stopped = soon("the work is stopped", work).await.unwrap().unwrap_err();
         assert_eq!((stopped.kind(), stopped.lost_reason()), (ErrorKind::Lost, Some(LostReason::Expired)));
         assert_eq!(at_work.load(Ordering::SeqCst), 0);
         assert_eq!(soon("the loss", guard.lost()).await, LostReason::Expired);
         guard.check().unwrap_err();
-        tokio::time::sleep(TTL / 2).await;
+        tokio::time::sleep(BEYOND).await;
         assert!(!waiting.is_finished());
         drop(paused);
         // What the server was left with is rolled back, and whoever stood in line is next.
         let next = soon("its turn", waiting).await.unwrap();
         let working = Work::begin(&at_work);
-        tokio::time::sleep(TTL / 2).await;
+        tokio::time::sleep(BEYOND).await;
         next.check().unwrap();
         drop(working);
         next.release().await.unwrap();
@@ -131,7 +152,7 @@ fn a_server_that_stands_still_longer_than_the_ttl_costs_the_lease_in_time() {
         guard.check().unwrap_err();
         guard.release().await.unwrap_err();
         for name in ["kept", "k"] {
-            let again = granted(&ours, name).await;
+            let again = obtained(&ours.lock(name).ttl(ROOMY)).await;
             assert!(again.fencing_token() > token);
             again.release().await.unwrap();
         }
@@ -229,7 +250,7 @@ fn locks_go_on_where_no_connection_is_left_for_others() {
                     true
                 }
                 Err(error) => {
-                    says_that_it_is_full(&error);
+                    assert!(is_honest(&error), "{error}");
                     false
                 }
             })

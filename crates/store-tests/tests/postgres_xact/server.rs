@@ -3,7 +3,7 @@
 use leasehold::{ErrorKind, LostReason};
 use store_tests::{Table, run};
 
-use crate::setting::{at_rest, hasty, manager, soon, take, until};
+use crate::setting::{at_rest, granted, hasty, manager, soon, take, until};
 
 #[test]
 #[cfg_attr(not(has_postgres), ignore = "postgres is not installed")]
@@ -27,7 +27,7 @@ fn a_server_that_ends_in_order_frees_all_locks_and_tokens_go_on() {
                 assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Indeterminate), "{error}");
             }
         }
-        let next = soon("the lock", others.lock("k").acquire()).await.unwrap();
+        let next = granted(&others, "k").await;
         assert!(next.fencing_token() > guard.fencing_token());
         next.release().await.unwrap();
         drop(guard);

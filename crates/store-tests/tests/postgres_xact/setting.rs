@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold::store::postgres::PostgresTransactionStore;
-use leasehold::{ErrorKind, LockGuard, LockManager};
-use store_tests::Table;
+use leasehold::{ErrorKind, Lock, LockGuard, LockManager};
+use store_tests::{Table, connected};
 use tokio::task::JoinHandle;
 
 /// Five times and more of what anything here needs on a busy machine.
@@ -39,12 +39,16 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
 }
 
 pub(crate) async fn manager(url: &str) -> LockManager {
-    LockManager::builder(PostgresTransactionStore::connect(url).await.unwrap()).build().unwrap()
+    LockManager::builder(store(url).await).build().unwrap()
 }
 
 /// One whose calls do not take long.
 pub(crate) async fn hasty(url: &str) -> LockManager {
-    LockManager::builder(PostgresTransactionStore::connect(url).await.unwrap()).ttl(SHORT).build().unwrap()
+    LockManager::builder(store(url).await).ttl(SHORT).build().unwrap()
+}
+
+async fn store(url: &str) -> PostgresTransactionStore {
+    connected(false, || PostgresTransactionStore::connect(url)).await.unwrap()
 }
 
 pub(crate) async fn take(locks: &LockManager, name: &str) -> LockGuard {
@@ -53,19 +57,24 @@ pub(crate) async fn take(locks: &LockManager, name: &str) -> LockGuard {
 
 /// The lock, as soon as the server answers and nobody else has it.
 pub(crate) async fn granted(locks: &LockManager, name: &str) -> LockGuard {
+    obtained(&locks.lock(name)).await
+}
+
+/// The same, with options of its own.
+pub(crate) async fn obtained(lock: &Lock) -> LockGuard {
     let asking = async {
         loop {
-            match locks.lock(name).acquire().await {
+            match lock.acquire().await {
                 Ok(guard) => break guard,
                 Err(error) => {
                     let unknown = [ErrorKind::Unavailable, ErrorKind::Indeterminate];
-                    assert!(unknown.contains(&error.kind()), "{name}: {error}");
+                    assert!(unknown.contains(&error.kind()), "{error}");
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    soon(name, asking).await
+    soon("the lock", asking).await
 }
 
 pub(crate) async fn number(table: &Table, statement: &str) -> i64 {

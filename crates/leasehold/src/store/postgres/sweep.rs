@@ -23,6 +23,8 @@ pub(super) struct Sweep {
     reached: Mutex<Option<String>>,
     /// One at a time; and none any more if the user may not.
     is_out: AtomicBool,
+    /// The user may not delete what waiters leave.
+    leaves_waits: AtomicBool,
 }
 
 impl Link {
@@ -52,11 +54,15 @@ impl Round {
             (&self.link.statements, [(&after, Type::TEXT), (&ROWS, Type::INT8)]);
         // Where a table is missing the connection stays: that is told to the next who needs it.
         let forgetting = async {
-            if facts.may_wait { wire.ask_aside(&statements.sweep_waits, &looking).await.map(drop) } else { Ok(()) }
+            let may = facts.may_wait && !self.link.sweep.leaves_waits.load(Ordering::Relaxed);
+            if may { wire.ask_aside(&statements.sweep_waits, &looking).await.map(drop) } else { Ok(()) }
         };
         let (swept, forgotten) = tokio::join!(biased; wire.ask_aside(&statements.sweep, &looking), forgetting);
         let is_refused = |error: &tokio_postgres::Error| error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE);
-        self.may_again = !swept.as_ref().is_err_and(is_refused) && !forgotten.as_ref().is_err_and(is_refused);
+        self.may_again = !swept.as_ref().is_err_and(is_refused);
+        if forgotten.as_ref().is_err_and(is_refused) {
+            self.link.sweep.leaves_waits.store(true, Ordering::Relaxed);
+        }
         if let Ok(rows) = swept {
             // After the last key comes the first one.
             self.reached = rows.first().map_or(Some(String::new()), |row| row.try_get(0).ok());

@@ -27,11 +27,11 @@ use crate::types::OwnerToken;
 const SILENCE: Duration = Duration::from_millis(250);
 
 /// How often a statement is sent that the server gave up because of another one, which it says at once.
-pub(super) const ATTEMPTS: u32 = 8;
+pub(super) const ATTEMPTS: u32 = 16;
 
 /// The most that is waited before it is sent a third time, which is doubled each time, so often: who met at once would meet
 /// again.
-const PAUSE: (Duration, u32) = (Duration::from_millis(1), 4);
+const PAUSE: (Duration, u32) = (Duration::from_millis(1), 5);
 
 /// A parameter of a statement.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::bench::{Bench, Client, LONG, check, owner};
 use super::{Failure, Outcome};
-use crate::store::{Claim, Expiry, HolderInfo, Page};
+use crate::store::{Attempt, Claim, Expiry, HolderInfo, Page};
 use crate::types::OwnerToken;
 
 pub(super) async fn force_release_frees_the_key(bench: &Bench<'_>) -> Outcome {
@@ -55,7 +55,8 @@ pub(super) async fn inspect_tells_the_holder(bench: &Bench<'_>) -> Outcome {
         label: Some("it's \"quoted\"".to_owned()),
         ..HolderInfo::default()
     });
-    client.acquire(&Claim::new(&key, &owner, LONG).holder(&info)).await?;
+    let answer = client.acquire(&Claim::new(&key, &owner, LONG).holder(&info)).await?;
+    check!(matches!(answer, Attempt::Acquired(_)), "a free key was not granted: {answer:?}");
     let other = bench.client().await?;
     bench.check_seen(&other, &key, &owner).await?;
     // Only its own client may know whom a lease belongs to that ends with it.
