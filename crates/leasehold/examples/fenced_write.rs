@@ -21,7 +21,7 @@ pub(crate) async fn main() -> Result<()> {
         .execute_batch("CREATE TABLE documents (id TEXT PRIMARY KEY, content TEXT NOT NULL, fence INTEGER NOT NULL)")?;
 
     let locks = LockManager::new(MemoryStore::new());
-    let lock = locks.lock("accounts").ttl(Duration::from_millis(300)).renew(Renew::Off);
+    let lock = locks.lock("accounts").ttl(Duration::from_secs(2)).renew(Renew::Off);
     let early = lock.acquire().await?;
     let token = early.fencing_token().ok_or("no token")?;
     assert!(transfer(&mut database, token, 10)?);
