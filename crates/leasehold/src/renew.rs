@@ -360,7 +360,7 @@ fn settle(engine: &Engine, lease: &Arc<Lease>, sent: Moment, in_company: bool, a
             lease.note(|store| Event::RenewalFailed(RenewalFailed { store, key, kind, error, remaining }));
             let pause = if in_company { Duration::ZERO } else { (remaining / 8).max(RETRY_MIN) };
             // Whoever asks for frequent renewals wants to know soon.
-            let pause = lease.renewal_interval().map_or(pause, |interval| pause.min(interval));
+            let pause = lease.renewal_interval().map_or(pause, |interval| pause.min(interval.max(RETRY_MIN)));
             engine.renewals.look_at(lease, (now + pause).min(lease.valid_until()));
         }
     }

@@ -49,16 +49,18 @@ struct Noted {
 }
 
 impl Noted {
-    fn keep(&mut self, store: &'static str, event: Event) {
+    /// `Some` = there is no room for it.
+    fn keep(&mut self, store: &'static str, event: Event) -> Option<Event> {
         if self.events.len() >= KEPT {
             self.missed += 1;
-            return;
+            return Some(event);
         }
         if self.missed > 0 {
             let events = std::mem::take(&mut self.missed);
             self.events.push_back(Event::Missed(Missed { store, events }));
         }
         self.events.push_back(event);
+        None
     }
 }
 
@@ -122,7 +124,8 @@ impl Teller {
         let mut noted = self.noted.lock();
         happens()?;
         let missed = noted.missed;
-        events.into_iter().for_each(|event| noted.keep(self.store, event));
+        // Dropped without the lock: the cause of an error is foreign code.
+        let _unkept: Vec<_> = events.into_iter().filter_map(|event| noted.keep(self.store, event)).collect();
         let first = missed == 0 && noted.missed > 0;
         drop(noted);
         if first {

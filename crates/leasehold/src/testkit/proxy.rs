@@ -227,7 +227,8 @@ fn obey(network: &Network, listener: &mut Option<TcpListener>, listen: bool) -> 
     if !listen {
         if let Some(listener) = listener.take() {
             // Closing alone would not do while a child of this process that has not begun its program holds it as well.
-            rustix::net::shutdown(&listener, rustix::net::Shutdown::Read)?;
+            // Other systems than Linux may not know that of what listens.
+            rustix::net::shutdown(&listener, rustix::net::Shutdown::Read).ok();
         }
     } else if listener.is_none() {
         *listener = Some(port::bind(network.port.address())?.listen(BACKLOG)?);

@@ -98,7 +98,7 @@ async fn actor() {
             "wait" => {
                 let wake = hint(refused(&store, &claim.waits(true)).await);
                 println!("says: waiting");
-                tokio::time::timeout(Duration::from_secs(60), wake).await.expect("the wake-up was lost");
+                tokio::time::timeout(Duration::from_secs(20), wake).await.expect("the wake-up was lost");
                 Ok("woken")
             }
             "notices" => {

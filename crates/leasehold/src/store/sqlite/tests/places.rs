@@ -155,7 +155,7 @@ async fn a_file_that_is_deleted_or_replaced_takes_its_leases_with_it() {
     for name in files(directory.path()) {
         fs::remove_file(directory.path().join(name)).unwrap();
     }
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("the wake-up was lost");
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the wake-up was lost");
     assert!(store.extend(&[Claim::new(&key, &a, TTL)]).await.unwrap().remove(0).unwrap().is_none());
     assert!(!store.release(&key, &a).await.unwrap());
 

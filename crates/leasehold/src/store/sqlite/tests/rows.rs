@@ -132,10 +132,10 @@ async fn waiters_are_woken_by_this_store_and_by_others() {
         drop(hint(refused(&store, &Claim::new(&key, &b, TTL).waits(true)).await));
         other.extend(&[Claim::new(&key, &a, TTL)]).await.unwrap();
         assert!(releaser.release(&key, &a).await.unwrap());
-        tokio::time::timeout(Duration::from_secs(60), wake).await.expect("the wake-up was lost");
+        tokio::time::timeout(Duration::from_secs(20), wake).await.expect("the wake-up was lost");
     }
     granted(&store, &Claim::new(&key, &a, TTL)).await;
     let wake = hint(refused(&other, &Claim::new(&key, &b, TTL).waits(true)).await);
     other.close().await.unwrap();
-    tokio::time::timeout(Duration::from_secs(60), wake).await.expect("a waiter outlived its store");
+    tokio::time::timeout(Duration::from_secs(20), wake).await.expect("a waiter outlived its store");
 }
