@@ -61,7 +61,7 @@ async fn closing_while_another_thread_looks_for_what_is_due_ends_every_lease() {
     // Due some 10 ms after the other one expires, so that one look takes both.
     let lock = manager.lock("renewed").renew(Renew::Every(ms(998)));
     let renewed = lock.try_acquire().await.unwrap().unwrap();
-    tokio::task::spawn_blocking(move || at_loss.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || at_loss.recv_timeout(secs(60)).unwrap()).await.unwrap();
     let closed = timeout(secs(10), manager.close(Close::Release)).await;
     go_on.send(()).unwrap();
     closed.unwrap().unwrap();

@@ -72,7 +72,7 @@ async fn what_follows_from_the_end_of_a_lease_is_told_after_it() {
         });
     });
     // In the way of the renewal task, which would notice it, too.
-    warned.recv().unwrap();
+    warned.recv_timeout(Duration::from_secs(60)).unwrap();
     guard.release().await.unwrap_err();
     go_on.send(()).unwrap();
     other.join().unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::observe::{Event, Observer};
 use leasehold::store::memory::MemoryStore;
-use leasehold::testkit::{Fault, FaultStore};
+use leasehold::testkit::{Fault, FaultStore, Residue};
 use leasehold::{Clock, LockManager, Operation};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
@@ -174,12 +174,18 @@ fn an_observer_that_blocks_a_worker_costs_no_lease() {
     let observer = Blocks(Mutex::new((reached, let_go)));
     let builder = LockManager::builder(store.clone()).ttl(TTL).observer(observer);
     let locks = runtime.block_on(async { builder.build().unwrap() });
+    // So that the renewal task, which tells elsewhere, sleeps when the call ends.
+    let first = runtime.block_on(locks.lock("first").acquire()).unwrap();
+    while Residue::of(&locks).events > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let lock = locks.lock("job");
     let work = runtime.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
     blocks.recv_timeout(SOON).unwrap();
     let held = runtime.block_on(locks.lock("held").acquire()).unwrap();
     nobody_gets(&store, "job");
     held.check().unwrap();
+    first.check().unwrap();
     drop(go_on);
     runtime.block_on(work).unwrap();
 }

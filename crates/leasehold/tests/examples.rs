@@ -184,10 +184,17 @@ async fn the_service_runs_one_import_at_a_time_and_tells_its_health_and_metrics(
     let answer = ask("POST /import").await;
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     guard.release().await.unwrap();
-    let metrics = ask("GET /metrics").await;
-    for line in ["leasehold_acquired_total 2\n", "leasehold_contentions_total 1\n", "leasehold_lost_total 0\n"] {
-        assert!(metrics.contains(line), "{metrics}");
+    let lines = ["leasehold_acquired_total 2\n", "leasehold_contentions_total 1\n", "leasehold_lost_total 0\n"];
+    let mut metrics = String::new();
+    for _ in 0..600 {
+        metrics = ask("GET /metrics").await;
+        if lines.iter().all(|line| metrics.contains(line)) {
+            break;
+        }
+        // Another thread may be telling still.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
+    assert!(lines.iter().all(|line| metrics.contains(line)), "{metrics}");
     stop.send(()).unwrap();
     serving.await.unwrap().unwrap();
     let closed = locks.lock("import").try_acquire().await.map(drop).unwrap_err();

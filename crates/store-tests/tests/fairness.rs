@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -87,8 +88,10 @@ fn turns<F: Future<Output = LockManager>>(
             let (all_there, taken) = (&all_there, &taken);
             threads.spawn(move || {
                 let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                let manager = runtime.block_on(one());
+                let manager = catch_unwind(AssertUnwindSafe(|| runtime.block_on(one())));
+                // Also where it failed, or the others would wait for ever.
                 all_there.wait();
+                let manager = manager.unwrap_or_else(|panic| resume_unwind(panic));
                 let waiters = (0..waiters).map(|_| runtime.spawn(waiter(manager.clone(), total, Arc::clone(taken))));
                 let waiters: Vec<_> = waiters.collect();
                 waiters.into_iter().map(|waiter| runtime.block_on(waiter).unwrap()).collect()

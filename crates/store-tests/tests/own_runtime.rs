@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "an error fails the test, also in its helpers")]
 
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -92,11 +93,11 @@ fn a_loss_is_noticed_while_every_worker_is_blocked() {
     let config = Config::from_url(&site.url()).ttl(20 * TTL).own_runtime(true);
     let locks = runtime.block_on(config.connect()).unwrap();
     let guard = runtime.block_on(locks.lock("job").acquire()).unwrap();
-    let (blocked, ends) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-    let (both, end) = (Arc::clone(&blocked), Arc::clone(&ends));
+    let (blocked, (end, ends)) = (Arc::new(Barrier::new(2)), channel::<()>());
+    let both = Arc::clone(&blocked);
     runtime.spawn(async move {
         both.wait();
-        end.wait();
+        ends.recv().ok();
     });
     blocked.wait();
     redis::cmd("DEL").arg("leasehold:job").exec(&mut site.client()).unwrap();
@@ -106,5 +107,5 @@ fn a_loss_is_noticed_while_every_worker_is_blocked() {
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(guard.check().unwrap_err().lost_reason(), Some(LostReason::NotHeld));
-    ends.wait();
+    drop(end);
 }

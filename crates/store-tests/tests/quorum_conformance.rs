@@ -58,11 +58,10 @@ impl Fixture for Nodes {
     /// Every connection breaks, and no other can be made.
     async fn outage(&self) -> Option<Outage> {
         let proxies: Vec<_> = self.0.iter().map(|(proxy, _)| Arc::clone(proxy)).collect();
-        for proxy in &proxies {
-            proxy.refuse();
-            proxy.reset();
-        }
+        proxies.iter().for_each(|proxy| proxy.refuse());
         while proxies.iter().any(|proxy| proxy.connections() > 0) {
+            // Again: one that is too new is not met.
+            proxies.iter().for_each(|proxy| proxy.reset());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Some(Box::new(Heal(proxies)))

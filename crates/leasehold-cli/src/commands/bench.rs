@@ -54,6 +54,19 @@ pub(crate) async fn bench(settings: &Settings, arguments: &Bench) -> Result<u8, 
 #[derive(Clone, Debug, Default)]
 struct Requests(Arc<AtomicU64>);
 
+impl Requests {
+    /// How many there were, at least this many: another thread may be telling of the last ones.
+    async fn of(&self, least: usize) -> u64 {
+        for _ in 0..1000 {
+            if self.0.load(Ordering::Relaxed) >= least as u64 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 impl Observer for Requests {
     fn observe(&self, event: &Event) {
         if matches!(event, Event::StoreCall(_)) {
@@ -92,7 +105,7 @@ impl Measure<'_> {
         }
         let cycles = acquire.len();
         let took = self.clock.now().since(start);
-        let asked = requests.0.load(Ordering::Relaxed);
+        let asked = requests.of(2 * cycles).await;
         let mut hand_over = Vec::new();
         let rounds = (count / HAND_OVER_SHARE).max(1);
         let mut progress = Progress::new(rounds);

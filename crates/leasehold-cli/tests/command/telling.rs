@@ -163,7 +163,7 @@ fn the_status_is_told_as_it_happens() {
     let lost = lines.find(|object| object["event"] != "renewed").unwrap();
     assert_eq!(lost["event"], "lost");
     assert!(lost["reason"].is_string());
-    let ended = lines.next().unwrap();
+    let ended = lines.find(|object| object["event"] != "renewed").unwrap();
     assert_eq!(
         (&ended["event"], &ended["outcome"], &ended["exit"]["code"]),
         (&"ended".into(), &"lost".into(), &79.into())

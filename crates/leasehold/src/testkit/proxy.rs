@@ -213,7 +213,7 @@ async fn work(network: &Arc<Network>, mut orders: UnboundedReceiver<Order>) {
             biased;
             order = orders.recv() => match order {
                 Some((listen, done)) => drop(done.send(obey(network, &mut listener, listen))),
-                None => return,
+                None => return drop(obey(network, &mut listener, false)),
             },
             client = accept(listener.as_ref()) => {
                 connections.spawn(connection::serve(Arc::clone(network), client));

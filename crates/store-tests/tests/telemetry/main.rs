@@ -54,6 +54,7 @@ fn sqlite_tells_the_story() {
 #[test]
 fn keys_are_labels_where_they_are_mapped() {
     run(async {
+        logs::capture();
         meters::install();
         let label = |key: &Key| key.name().split_once(':').map(|(group, _)| group.to_owned());
         let exporter = InMemoryMetricExporter::default();

@@ -40,9 +40,11 @@ async fn racer() {
     let Some(path) = env::var_os("LEASEHOLD_RACE_FILE") else {
         return;
     };
-    let store = SqliteStore::open(&path).await.unwrap();
+    let store = opened(Path::new(&path)).await;
     println!("ready");
+    let limit = Clock::system().now() + Duration::from_secs(120);
     while !Path::new(&path).with_extension("go").exists() {
+        assert!(Clock::system().now() < limit, "there is no race");
         std::thread::sleep(Duration::from_micros(100));
     }
     for round in 0..ROUNDS {
@@ -102,22 +104,24 @@ async fn holders_never_overlap_and_tokens_grow() {
 async fn many_can_create_the_file_at_once() {
     for _ in 0..20 {
         let (_directory, path) = scratch();
-        let open = |path: PathBuf| async move {
-            loop {
-                match SqliteStore::open(path.clone()).await {
-                    // A disk that is slow for seconds.
-                    Err(error) if error.kind() == ErrorKind::Unavailable => {}
-                    opened => return opened,
-                }
-            }
-        };
+        let open = |path: PathBuf| async move { opened(&path).await };
         let opening: Vec<_> = (0..16).map(|_| tokio::spawn(open(path.clone()))).collect();
         let mut tokens = Vec::new();
         for (n, store) in opening.into_iter().enumerate() {
-            let store = store.await.unwrap().unwrap();
+            let store = store.await.unwrap();
             tokens.push(token(&granted(&store, &Claim::new(&key(&n.to_string()), &owner(), TTL)).await));
         }
         assert!(tokens.is_sorted_by(|a, b| a < b), "one file, one counter: {tokens:?}");
+    }
+}
+
+/// A disk may be slow for seconds.
+async fn opened(path: &Path) -> SqliteStore {
+    loop {
+        match SqliteStore::open(path).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {}
+            opened => return opened.unwrap(),
+        }
     }
 }
 
