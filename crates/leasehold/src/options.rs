@@ -36,7 +36,8 @@ pub enum Wait {
     Forever,
 }
 
-/// When a held lease is renewed.
+/// When a held lease is renewed. A renewal that failed is tried again after an eighth of the time that is left, or after
+/// the interval if that is shorter.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Renew {
