@@ -116,6 +116,8 @@ impl Teller {
 
     /// Keeps the events if `happens` says that they did happen. Whoever acts on what it did has its own events told
     /// after these.
+    // Most managers have nobody who listens: their path is the short one.
+    #[inline(never)]
     pub(crate) fn note_if<E>(
         &self,
         happens: impl FnOnce() -> Result<(), E>,
