@@ -8,8 +8,8 @@
 //! makes no [`Key`] has nothing to tell of: it ends with its error and no event.
 //!
 //! Each lease, whether [`Acquired`] or [`Resumed`], tells [`Ended`] once, when it may not be assumed any more; if that
-//! was not its holder's will also [`Lost`]. No release and no failed call that
-//! follows from the end is told before it, and no renewal after it.
+//! was not its holder's will also [`Lost`]. No release and no failed call that follows
+//! from the end is told before it, and no renewal after it.
 //!
 //! # What observers may do
 //!
